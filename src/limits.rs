@@ -1,0 +1,51 @@
+//! Every limit in one place, with its unit and its reason.
+
+use std::time::Duration;
+
+/// How long a node may be silent before it is out of touch.
+pub const OUT_OF_TOUCH: Duration = Duration::from_secs(30);
+/// Between two registers of a node; jittered by a tenth.
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
+/// The longest pause between two attempts at a silent appliance: short enough that a minute's outage is over in seconds.
+pub const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A node heard more recently is not removed without force.
+pub const NODE_LIVE: Duration = Duration::from_secs(120);
+/// How far a signed request's timestamp may lie from the appliance's clock.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// A receipt's life, except at enrolment: long enough for any retry of ours.
+pub const RECEIPT_LIFE: Duration = Duration::from_secs(3600);
+/// Receipts kept per caller and route.
+pub const RECEIPTS_PER_CALLER: usize = 4;
+/// A client certificate's life.
+pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Body of a request, bytes: a register with 256 services fits many times.
+pub const BODY: usize = 256 * 1024;
+/// A TLS handshake, from accept.
+pub const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The first byte of a request after the handshake, and between requests of one connection.
+pub const IDLE: Duration = Duration::from_secs(75);
+/// All header lines, from their first byte.
+pub const HEADERS: Duration = Duration::from_secs(10);
+/// A whole request other than a watch.
+pub const REQUEST: Duration = Duration::from_secs(10);
+/// Entering the writer's queue.
+pub const QUEUE_ENTRY: Duration = Duration::from_secs(1);
+/// The writer's answer after that.
+pub const WRITER: Duration = Duration::from_secs(3);
+/// Unauthenticated connections per source address.
+pub const CONNECTIONS_PER_SOURCE: usize = 256;
+/// Unauthenticated connections in all.
+pub const CONNECTIONS_UNPROVEN: usize = 1024;
+/// Connections of one node, once proven.
+pub const CONNECTIONS_PER_NODE: usize = 8;
+/// Enrolment attempts: the bucket of one source address, and how many come back each second.
+pub const ENROL_BUCKET: (u32, u32) = (128, 16);
+/// Enrolment attempts in all, each second.
+pub const ENROL_TOTAL: u32 = 64;
+/// Machines remembered that asked to be admitted; the oldest is dropped.
+pub const PENDING: usize = 256;
+/// Services a node may publish.
+pub const SERVICES: usize = 256;
+/// Endpoints of each kind in a record.
+pub const ENDPOINTS: usize = 16;

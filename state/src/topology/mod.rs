@@ -1,0 +1,1 @@
+//! Who peers with whom: a pure function from all records to one node's peers.
