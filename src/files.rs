@@ -1,7 +1,8 @@
 //! The only home of writing files: durable, whole or not at all, and private where they are secret.
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, linkat, open, openat, renameat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, open, openat, renameat, renameat_with,
+    unlinkat,
 };
 use std::fs::File;
 use std::io::{Read, Write};
@@ -126,20 +127,23 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Creates a private file (0600) with these bytes unless one is there already: staged beside it, synced, linked without
+/// Creates a private file (0600) with these bytes unless one is there already: staged beside it, synced, renamed without
 /// replacement. Whoever loses the race finds the winner's file. True if it was made here.
+///
+/// Renamed rather than linked: between a link and the removal of the staged name, or after a kill there, the file would
+/// have two names, and [`read_secret`] would rightly refuse it.
 pub fn create_once(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
     let (dir, name) = split(path)?;
     let staged = stage(&dir, path, bytes, 0o600)?;
-    let linked = linkat(&dir, &staged, &dir, name, AtFlags::empty());
-    unlinkat(&dir, &staged, AtFlags::empty()).map_err(io(path, "removing the staged copy"))?;
-    match linked {
+    match renameat_with(&dir, &staged, &dir, name, RenameFlags::NOREPLACE) {
         Ok(()) => {
             rustix::fs::fsync(&dir).map_err(io(path, "syncing its directory"))?;
             Ok(true)
         }
-        Err(rustix::io::Errno::EXIST) => Ok(false),
-        Err(errno) => Err(io(path, "creating")(errno)),
+        Err(errno) => {
+            unlinkat(&dir, &staged, AtFlags::empty()).map_err(io(path, "removing the staged copy"))?;
+            if errno == rustix::io::Errno::EXIST { Ok(false) } else { Err(io(path, "creating")(errno)) }
+        }
     }
 }
 
