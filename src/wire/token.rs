@@ -322,7 +322,10 @@ mod tests {
             "0e2e9519cc001842c7c16be15952fffd03eda0f7d83713fe6f50bb0b22d72a08"
         );
         let admission = token(Purpose::Admission).encode();
-        assert_eq!(hex::encode(Sha256::digest(admission.as_bytes())), "98366520d587a746ba4167e8171b3ce5235f09ee7ef33a719050c269ce050c02");
+        assert_eq!(
+            hex::encode(Sha256::digest(admission.as_bytes())),
+            "98366520d587a746ba4167e8171b3ce5235f09ee7ef33a719050c269ce050c02"
+        );
     }
 
     #[test]
