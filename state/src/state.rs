@@ -1,8 +1,12 @@
 //! Everything that is true, as one immutable value: persistent maps, so that a copy to decide on costs nothing.
 
-use crate::model::{Millis, RequestId, Revision};
+use crate::model::{Millis, NodeId, RequestId, Revision};
+use crate::subject::{appliances, enrolment, nodes, services};
+use crate::view::records::Gone;
+use crate::view::told::{self, Told};
 use crate::{Actor, Event};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One decided wish with all its events: what users see as an entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,13 +25,40 @@ pub struct Change {
     pub events: Vec<Event>,
 }
 
-/// The state after a change.
+/// The state after a change. Empty before the first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The number of the last change applied.
     pub revision: Revision,
     /// When it was decided.
     pub at: Millis,
+    /// The fleet and its appliances.
+    pub appliances: appliances::Appliances,
+    /// Invitations, admission, bearer secrets and certificates.
+    pub enrolment: enrolment::Enrolment,
+    /// The nodes and their addresses.
+    pub nodes: nodes::Nodes,
+    /// What they publish.
+    pub services: services::Services,
+    /// What nodes have been told: revisions of records and scopes, and tombstones.
+    pub told: Told,
+}
+
+/// Nodes whose record may read differently after an event, and why those went that did.
+#[derive(Default)]
+pub(crate) struct Touched {
+    pub(crate) nodes: BTreeSet<NodeId>,
+    pub(crate) gone: BTreeMap<NodeId, Gone>,
+}
+
+impl Touched {
+    pub(crate) fn insert(&mut self, node: NodeId) {
+        self.nodes.insert(node);
+    }
+
+    pub(crate) fn extend<'a>(&mut self, nodes: impl IntoIterator<Item = &'a NodeId>) {
+        self.nodes.extend(nodes);
+    }
 }
 
 impl State {
@@ -36,8 +67,15 @@ impl State {
         debug_assert_eq!(change.change.0, self.revision.0 + 1, "changes are gap-free");
         self.revision = change.change;
         self.at = at;
+        let mut touched = Touched::default();
         for event in &change.events {
-            match *event {}
+            match event {
+                Event::Appliances(event) => appliances::apply(self, event, &mut touched),
+                Event::Enrolment(event) => enrolment::apply(self, event, &mut touched),
+                Event::Nodes(event) => nodes::apply(self, event, &mut touched),
+                Event::Services(event) => services::apply(self, event, &mut touched),
+            }
         }
+        told::retell(self, touched);
     }
 }

@@ -1,1 +1,6 @@
 //! What a fleet is made of: one file a subject, with its commands, events, rules and part of the state.
+
+pub mod appliances;
+pub mod enrolment;
+pub mod nodes;
+pub mod services;

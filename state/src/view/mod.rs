@@ -3,3 +3,4 @@
 pub mod names;
 pub mod records;
 pub mod status;
+pub mod told;
