@@ -1,0 +1,1 @@
+//! The real binary in network namespaces: one file per promise.
