@@ -1,0 +1,149 @@
+//! A founded fleet that commands are run against, each as its own change.
+
+use state::model::*;
+use state::subject::services::{Pair, Port};
+use state::subject::{appliances, enrolment, nodes};
+use state::view::records::Protocol;
+use state::{Actor, Change, Code, Command, Context, Event, Refusal, Role, State, decide};
+
+pub(crate) fn id(n: u8) -> NodeId {
+    NodeId(uuid::Uuid::from_u128(u128::from(n)))
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn hash(n: u8) -> Fingerprint {
+    Fingerprint::from_bytes([n; 32])
+}
+
+pub(crate) fn pair(text: &str) -> Pair {
+    text.parse().unwrap()
+}
+
+pub(crate) struct Fleet {
+    pub(crate) state: State,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) now: Millis,
+    pub(crate) clock_trusted: bool,
+    pub(crate) org: Option<Name>,
+}
+
+impl Fleet {
+    pub(crate) fn founded(prefix: &str) -> Self {
+        let mut fleet =
+            Self { state: State::default(), changes: vec![], now: Millis(1_000_000), clock_trusted: true, org: None };
+        let appliance = appliances::Appliance {
+            id: ApplianceId(uuid::Uuid::from_u128(900)),
+            signing_key: SigningKey::from_bytes([90; 32]),
+            addresses: vec!["198.51.100.2".parse().unwrap()],
+        };
+        let found = appliances::Command::Found {
+            fleet: appliances::Fleet {
+                id: FleetId(uuid::Uuid::from_u128(800)),
+                name: name("lab"),
+                root_key: SigningKey::from_bytes([80; 32]),
+                mesh_prefix: prefix.parse().unwrap(),
+                mesh_prefix6: None,
+                suffix: name("internal"),
+            },
+            appliance,
+            roster: appliances::RosterText { revision: Revision(1), document: "{}".into(), signature: "00".into() },
+        };
+        fleet.run(found).unwrap();
+        fleet
+    }
+
+    pub(crate) fn run(&mut self, command: impl Into<Command>) -> Result<Vec<Event>, Refusal> {
+        let command = command.into();
+        let kind = command.kind().to_owned();
+        let context = Context {
+            actor: Actor::Appliance,
+            org: self.org.clone(),
+            role: Role::Admin,
+            now: self.now,
+            clock_trusted: self.clock_trusted,
+            entropy: [0; 32],
+            request: RequestId(uuid::Uuid::nil()),
+        };
+        let events = decide(&self.state, command, &context)?;
+        if !events.is_empty() {
+            let change = Change {
+                change: Revision(self.state.revision.0 + 1),
+                actor: context.actor,
+                request: context.request,
+                kind,
+                v: 1,
+                events: events.clone(),
+            };
+            self.state.apply(&change, self.now);
+            self.changes.push(change);
+        }
+        Ok(events)
+    }
+
+    pub(crate) fn code(&mut self, command: impl Into<Command>) -> Code {
+        self.run(command).unwrap_err().code
+    }
+
+    /// Adds node `n<n>` with a token whose hash is `n`, and joins it with keys `n`.
+    pub(crate) fn joined(&mut self, n: u8) -> NodeId {
+        self.run(add(n)).unwrap();
+        self.run(join(Some(n), n)).unwrap();
+        id(n)
+    }
+}
+
+pub(crate) fn add(n: u8) -> enrolment::Command {
+    enrolment::Command::AddNode(Box::new(enrolment::AddNode {
+        id: id(n),
+        name: name(&format!("n{n}")),
+        org: None,
+        site: None,
+        hub: false,
+        appliance: None,
+        endpoints: vec![],
+        token: hash(n),
+        expires: Millis(2_000_000),
+        replace: false,
+    }))
+}
+
+pub(crate) fn join(token: Option<u8>, key: u8) -> enrolment::Command {
+    enrolment::Command::Join(Box::new(enrolment::Join {
+        token: token.map(hash),
+        signing_key: SigningKey::from_bytes([key; 32]),
+        wireguard_key: WireguardKey::from_bytes([key; 32]),
+        sealing_key: SealingKey::from_bytes([key; 32]),
+        listen_port: 51820,
+        local_endpoints: vec![],
+        agent_version: "0.1.0".into(),
+        mesh_token: hash(100 + key),
+        certificate: hash(150 + key),
+        window: (Millis(0), Millis(9_000_000)),
+        seq: 0,
+    }))
+}
+
+pub(crate) fn register(key: u8, services: &[(&str, u16)]) -> nodes::Command {
+    nodes::Command::Register(Box::new(nodes::Register {
+        key: SigningKey::from_bytes([key; 32]),
+        wireguard_key: WireguardKey::from_bytes([key; 32]),
+        sealing_key: SealingKey::from_bytes([key; 32]),
+        listen_port: 51820,
+        endpoints: vec![],
+        local_endpoints: vec![],
+        services: services
+            .iter()
+            .map(|(text, port)| (pair(text), Port { protocol: Protocol::Tcp, port: *port }))
+            .collect(),
+        agent_version: "0.1.0".into(),
+        source: "203.0.113.9".parse().unwrap(),
+        seq: 1,
+    }))
+}
+
+pub(crate) fn remove(n: u8, force: bool, live: bool) -> nodes::Command {
+    nodes::Command::Remove { name: name(&format!("n{n}")), force, keep_admitted: false, live }
+}

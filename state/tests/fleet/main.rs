@@ -1,0 +1,5 @@
+//! The state as its users see it: commands in, events, refusals and views out.
+
+mod common;
+mod golden;
+mod rules;
