@@ -49,3 +49,8 @@ pub const PENDING: usize = 256;
 pub const SERVICES: usize = 256;
 /// Endpoints of each kind in a record.
 pub const ENDPOINTS: usize = 16;
+
+/// A peer list as a node accepts it, bytes: 10,000 records with their signatures fit several times.
+pub const LIST: usize = 64 * 1024 * 1024;
+/// A refusal's body as a node accepts it, bytes.
+pub const PROBLEM: usize = 64 * 1024;
