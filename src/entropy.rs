@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 /// If the kernel refuses: without randomness no key, token or nonce may be made, and going on would be worse.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut out = [0; N];
+    #[expect(clippy::disallowed_methods, reason = "this is the one home of randomness")]
     getrandom::fill(&mut out).expect("the kernel gives random bytes");
     out
 }

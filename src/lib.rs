@@ -9,6 +9,7 @@ pub mod dataplane;
 pub mod entropy;
 pub mod files;
 pub mod keys;
+pub mod lab;
 pub mod limits;
 pub mod node;
 pub mod serve;

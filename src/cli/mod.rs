@@ -1,5 +1,7 @@
 //! The command line.
 
+pub mod demo;
+
 /// Runs the command line.
 pub fn main() -> std::process::ExitCode {
     std::process::ExitCode::SUCCESS
