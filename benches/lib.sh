@@ -1,0 +1,58 @@
+# What the benches share: source it from a file beside it.
+
+work=$(mktemp -d "${BENCH_DIR:-${TMPDIR:-/tmp}}/holdfast-bench.XXXXXX") # must lie on the disk that is measured
+rounds=${ROUNDS:-5}
+seconds=${SECONDS_EACH:-2}
+children=()
+leave=()
+
+# Ends what this bench started, and removes what it made, however it ends.
+finish() {
+  local child line
+  for child in "${children[@]:-}"; do [ -z "$child" ] || kill "$child" 2>/dev/null || true; done
+  for child in "${children[@]:-}"; do [ -z "$child" ] || wait "$child" 2>/dev/null || true; done
+  for line in "${leave[@]:-}"; do [ -z "$line" ] || eval "$line" || true; done
+  rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 143' TERM INT
+
+# A kernel without preemption makes every wake-up wait for the next tick while anything else runs, which hides each figure
+# below 4 ms. Round-robin scheduling (bounded by the kernel to 95 %) avoids that; where it is not allowed, say so.
+chrt -r -p 1 $$ >/dev/null 2>&1 || echo "no real-time scheduling here: figures are noisier" >&2
+
+# build_peers : the measuring client for other programs and for the limits of this machine.
+build_peers() {
+  cargo build --release --quiet --manifest-path benches/peers/Cargo.toml --target-dir "$target"
+  peers="$target/release/peers"
+}
+
+# wants PACKAGE PROGRAM : whether a peer is installed, installing it where we may.
+wants() {
+  command -v "$2" >/dev/null && return
+  [ "$(id -u)" -eq 0 ] && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$1" >/dev/null 2>&1 && return
+  echo "$1 is not installed: its lines are left out" >&2
+  return 1
+}
+
+# median : reads lines "name value unit" of all rounds and prints each name once, with its median, least and most.
+median() {
+  awk 'NF >= 3 { if (!($1 in n)) order[++names] = $1; v[$1, ++n[$1]] = $2; u[$1] = $3 }
+    END { for (i = 1; i <= names; i++) { k = order[i]; c = n[k]
+      for (a = 1; a <= c; a++) for (b = a + 1; b <= c; b++) if (v[k, b] + 0 < v[k, a] + 0) { t = v[k, a]; v[k, a] = v[k, b]; v[k, b] = t }
+      printf "%s %.4g %s # %.4g..%.4g n=%d\n", k, v[k, int((c + 1) / 2)], u[k], v[k, 1], v[k, c], c } }'
+}
+
+# ratio NAME OURS THEIRS : passes lines on and adds NAME = OURS / THEIRS of the same round.
+ratio() {
+  awk -v name="$1" -v ours="$2" -v theirs="$3" '{ print } $1 == ours { x = $2 } $1 == theirs { y = $2 }
+    END { if (x != "" && y + 0 > 0) printf "%s %.4f x\n", name, x / y }'
+}
+
+# listening PORT : waits until something accepts there.
+listening() {
+  local _
+  for _ in $(seq 200); do (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.05; done
+  echo "nothing listens on port $1" >&2
+  return 1
+}
