@@ -112,6 +112,15 @@ pub enum Command {
         /// A fresh id, used unless the key had one before.
         id: NodeId,
     },
+    /// Lets a key take over a dead node's name and address.
+    Replace {
+        /// The key.
+        key: SigningKey,
+        /// The node.
+        name: Name,
+        /// Whether it was heard within two minutes (soft state, so the caller says it).
+        live: bool,
+    },
     /// A machine joins, with a token or with an admitted key.
     Join(Box<Join>),
 }
@@ -176,6 +185,7 @@ impl Command {
             Self::IssueToken { .. } => "node.token",
             Self::IssueAdmissionToken { .. } => "admission.token",
             Self::Admit { .. } => "node.admit",
+            Self::Replace { .. } => "node.replace",
             Self::Join(_) => "node.join",
         }
     }
@@ -289,6 +299,7 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Resu
         }
         Command::IssueAdmissionToken { token } => Ok(vec![Event::AdmissionTokenIssued { token }.into()]),
         Command::Admit { key, name, org, site, id } => decide_admit(state, key, name, org, site, id, context),
+        Command::Replace { key, name, live } => decide_replace(state, key, &name, live, context),
         Command::Join(join) => decide_join(state, *join, context),
     }
 }
@@ -368,10 +379,7 @@ fn decide_admit(
             "leave --org out",
         ));
     }
-    if let Some(holder) = state.nodes.by_key.get(&key).and_then(|id| state.nodes.all.get(id)) {
-        let why = format!("it is the key of node `{}` already", holder.name);
-        return Err(Refusal::new(Code::Held, "the key was not admitted", why, "there is nothing to do"));
-    }
+    refuse_member_key(state, &key)?;
     let name = refuse_taken_name(state, name, Some(&key))?;
     let id = state.nodes.departed.get(&key).map_or(id, |d| d.id);
     let admitted = Admitted { id, name, org, site, hub: false, endpoints: Vec::new() };
@@ -379,6 +387,38 @@ fn decide_admit(
         return Ok(Vec::new());
     }
     Ok(vec![Event::KeyAdmitted { key, admitted }.into()])
+}
+
+fn refuse_member_key(state: &State, key: &SigningKey) -> Result<(), Refusal> {
+    match state.nodes.by_key.get(key).and_then(|id| state.nodes.all.get(id)) {
+        None => Ok(()),
+        Some(holder) => Err(Refusal::new(
+            Code::Held,
+            "the key was not admitted",
+            format!("it is the key of node `{}` already", holder.name),
+            "there is nothing to do",
+        )),
+    }
+}
+
+fn decide_replace(
+    state: &State,
+    key: SigningKey,
+    name: &Name,
+    live: bool,
+    context: &Context,
+) -> Result<Vec<crate::Event>, Refusal> {
+    let node = find(state, name, context)?;
+    refuse_member_key(state, &key)?;
+    if live {
+        return Err(Refusal::new(
+            Code::NodeLive,
+            format!("node `{name}` was not replaced"),
+            "it was heard within the last two minutes",
+            "stop its agent first, or wait until it has been silent that long",
+        ));
+    }
+    Ok(vec![admitted_as(node, key)])
 }
 
 fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate::Event>, Refusal> {
@@ -402,7 +442,11 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
                 .admitted
                 .get(&join.signing_key)
                 .ok_or_else(|| nodes::not_admitted(&join.signing_key))?;
-            let name = refuse_taken_name(state, admitted.name.clone(), Some(&join.signing_key))?;
+            let taken_over = state.nodes.all.get(&admitted.id).is_some_and(|node| node.name == admitted.name);
+            let name = match taken_over {
+                true => admitted.name.clone(),
+                false => refuse_taken_name(state, admitted.name.clone(), Some(&join.signing_key))?,
+            };
             let added = Added {
                 id: admitted.id,
                 name,
@@ -412,7 +456,7 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
                 appliance: None,
                 endpoints: admitted.endpoints.clone(),
             };
-            (admitted.id, Some(added), false)
+            (admitted.id, (!taken_over).then_some(added), false)
         }
     };
     if let Some(holder) = state.nodes.by_key.get(&join.signing_key).filter(|id| **id != node) {
@@ -457,8 +501,8 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
     Ok(events)
 }
 
-/// The event that lets a removed node's key come back by itself.
-pub(crate) fn keep_admitted(node: &Node, key: SigningKey) -> crate::Event {
+/// The event that lets a key in as this node.
+pub(crate) fn admitted_as(node: &Node, key: SigningKey) -> crate::Event {
     let admitted = Admitted {
         id: node.id,
         name: node.name.clone(),
@@ -478,6 +522,10 @@ pub(crate) fn forget(state: &mut State, node: &Node) {
     }
     if let Some(member) = &node.member {
         part.end(member);
+    }
+    // A key that was to take this node over would otherwise come in under an id that was another's.
+    if let Some(key) = part.admitted.iter().find(|(_, admitted)| admitted.id == node.id).map(|(key, _)| *key) {
+        part.admitted.remove(&key);
     }
 }
 

@@ -268,7 +268,7 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Resu
             }
             let mut events = vec![Event::Departed { node: node.id, reason: Gone::Removed }.into()];
             if let (true, Some(member)) = (keep_admitted, &node.member) {
-                events.push(super::enrolment::keep_admitted(node, member.signing_key));
+                events.push(super::enrolment::admitted_as(node, member.signing_key));
             }
             Ok(events)
         }

@@ -62,6 +62,20 @@ fn new_keys_take_a_node_over_only_when_an_operator_said_so() {
 }
 
 #[test]
+fn a_pending_key_takes_over_a_dead_node() {
+    let mut fleet = Fleet::founded("10.90.0.0/16");
+    fleet.joined(1);
+    let replace = |live| enrolment::Command::Replace { key: SigningKey::from_bytes([8; 32]), name: name("n1"), live };
+    assert_eq!(fleet.code(replace(true)), Code::NodeLive);
+    fleet.run(replace(false)).unwrap();
+    let before = address(&fleet, 1);
+    fleet.run(join(None, 8)).unwrap();
+    assert_eq!(address(&fleet, 1), before);
+    assert_eq!(fleet.code(register(1, &[])), Code::NotAdmitted);
+    assert_eq!(fleet.code(replace(false)), Code::Held);
+}
+
+#[test]
 fn names_keys_and_addresses_are_held_by_one() {
     let mut fleet = Fleet::founded("10.90.0.0/29");
     fleet.joined(1);
@@ -227,7 +241,7 @@ fn an_org_sees_its_own_nodes_and_the_hubs() {
 
 /// One random wish.
 fn wish() -> impl Strategy<Value = (u8, u8, u8)> {
-    (0u8..9, 1u8..7, 1u8..7)
+    (0u8..10, 1u8..7, 1u8..7)
 }
 
 fn perform(fleet: &mut Fleet, (what, n, m): (u8, u8, u8)) {
@@ -245,6 +259,11 @@ fn perform(fleet: &mut Fleet, (what, n, m): (u8, u8, u8)) {
             org: None,
             site: None,
             id: id(n + 40),
+        }),
+        8 => fleet.run(enrolment::Command::Replace {
+            key: SigningKey::from_bytes([n; 32]),
+            name: name(&format!("n{m}")),
+            live: false,
         }),
         _ => fleet.run(nodes::Command::Judge {
             verdicts: vec![(id(n), Liveness::OutOfTouch { since: Millis(u64::from(m)) })],
