@@ -3,6 +3,7 @@
 pub mod client;
 pub mod held;
 pub mod kernel;
+pub mod ledger;
 pub mod plan;
 pub mod reconcile;
 #[cfg(test)]

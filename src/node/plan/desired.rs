@@ -1,6 +1,7 @@
 //! What a node's mesh should be in the kernel, as one value.
 
 use crate::wire::dataplane::TunnelPeer;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use state::model::Prefix;
 use state::view::records::Protocol;
@@ -32,6 +33,18 @@ pub struct Desired {
     pub forward: bool,
     /// What may come in over the mesh.
     pub firewall: Firewall,
+}
+
+impl Desired {
+    /// The node's own addresses, each with its full length.
+    pub fn addresses(&self) -> impl Iterator<Item = IpNet> {
+        [Some(IpAddr::V4(self.address)), self.address6.map(IpAddr::V6)].into_iter().flatten().map(IpNet::from)
+    }
+
+    /// The mesh prefixes: what the interface's routes lead to.
+    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
+        [Some(IpNet::V4(self.prefix.net())), self.prefix6.map(IpNet::V6)].into_iter().flatten()
+    }
 }
 
 /// What may come in over the mesh interface beside established connections and ICMP.

@@ -1,0 +1,34 @@
+//! The one registry of names and numbers that this program takes in the kernel.
+
+use state::model::NodeId;
+
+/// The mesh interface, unless another name was asked for.
+pub const INTERFACE: &str = "hf0";
+/// The longest interface name: `IFNAMSIZ` (linux/if.h) without the closing zero.
+pub const INTERFACE_MAX: usize = 15;
+/// The tunnel's UDP port, unless another was asked for.
+pub const LISTEN_PORT: u16 = 51820;
+/// `rtm_protocol` of our routes: unassigned in linux/rtnetlink.h and in iproute2's rt_protos.
+pub const ROUTE_PROTOCOL: u8 = 117;
+/// The nftables table of the mesh, in the family `inet`.
+pub const MESH_TABLE: &str = "holdfast_mesh";
+/// The comment of the one rule that is put into an iptables chain of somebody else.
+pub const FOREIGN_RULE_COMMENT: &str = "holdfast";
+/// The control socket of a userspace WireGuard device, in the state directory.
+pub const WIREGUARD_SOCKET: &str = "wireguard.sock";
+
+/// What marks an object of the mesh as this node's: the alias of its link and the comment of its firewall rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark(String);
+
+impl Mark {
+    /// The mark of a node.
+    pub fn new(node: NodeId) -> Self {
+        Self(format!("holdfast:mesh:{node}"))
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
