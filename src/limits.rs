@@ -33,6 +33,23 @@ pub const REQUEST: Duration = Duration::from_secs(10);
 pub const QUEUE_ENTRY: Duration = Duration::from_secs(1);
 /// The writer's answer after that.
 pub const WRITER: Duration = Duration::from_secs(3);
+/// Calls that wait for the writer: what 3 s of a slow disk hold.
+pub const QUEUE: usize = 1024;
+/// Calls decided as one batch: more only makes its first callers wait.
+pub const BATCH: usize = 256;
+/// Changes since the last checkpoint before there is a new one, if they also outweigh the state.
+pub const CHECKPOINT: u64 = 1000;
+/// Between two looks after the store: head file, checkpoint, room, reserve. The head file lags by no more.
+pub const STORE_CARE: Duration = Duration::from_secs(1);
+/// Between two attempts at opening a store whose disk failed: service is back 5 s after the fault's end.
+pub const STORE_RETRY: Duration = Duration::from_millis(250);
+/// How long the engine may take to lead and to apply its journal.
+pub const ENGINE_START: Duration = Duration::from_secs(30);
+/// Length of a new store's file, bytes: a commit that need not grow the file is two to three times as fast.
+pub const STORE_FLOOR: u64 = 16 << 20;
+/// Kept free for the day the disk is full, bytes: room to open the store and to delete.
+pub const RESERVE: u64 = 16 << 20;
+
 /// Unauthenticated connections per source address.
 pub const CONNECTIONS_PER_SOURCE: usize = 256;
 /// Unauthenticated connections in all.

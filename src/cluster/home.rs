@@ -1,0 +1,145 @@
+//! Where a store lies on the disk: `store.redb`, beside it `head`, which names the last durable batch and so tells a
+//! store that was cut or rolled back, and `reserve`, room that is freed on the day the disk is full.
+
+use crate::{files, limits};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, statvfs};
+use serde::{Deserialize, Serialize};
+use state::store::{self, Head, Opened, Store, StoreError};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the engine's store lies.
+pub trait Place: Send + Sync + 'static {
+    /// Opens the store, making it if there has never been one.
+    fn open(&self) -> Result<Opened, StoreError>;
+    /// Notes the last durable batch outside the store.
+    fn keep_head(&self, head: &Head) -> Result<(), StoreError>;
+    /// Frees the room kept for a full disk.
+    fn free_reserve(&self);
+    /// Keeps that room again, if there is plenty.
+    fn refill_reserve(&self);
+}
+
+/// A directory that holds a store.
+#[derive(Clone, Debug)]
+pub struct Home {
+    dir: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeadFile {
+    format: u16,
+    head: Head,
+}
+
+impl Home {
+    /// The store in a directory that exists and is private.
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// The store as it lies there, to look at while no appliance runs. Nothing is changed.
+    pub fn inspect(&self) -> Result<Store, StoreError> {
+        Store::inspect(store::file(self.opened(OFlags::RDWR, &self.store())?)?)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.join("store.redb")
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.dir.join("reserve")
+    }
+
+    fn opened(&self, flags: OFlags, path: &Path) -> Result<File, StoreError> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = open(path, flags, Mode::from_raw_mode(0o600));
+        opened.map(File::from).map_err(|errno| disk("opening the store's file", errno.into()))
+    }
+
+    fn known_head(&self) -> Result<Option<Head>, StoreError> {
+        match files::read(&self.dir.join("head"), 64 * 1024) {
+            Ok(bytes) => {
+                let file: HeadFile = serde_json::from_slice(&bytes)
+                    .map_err(|error| StoreError::Damaged(format!("the head file: {error}")))?;
+                Ok(Some(file.head))
+            }
+            Err(error) if files::is_absent(&error) => Ok(None),
+            Err(error) => Err(from_file(error)),
+        }
+    }
+
+    /// Makes the store under another name first, so that a kill at any moment leaves a whole store or none.
+    fn create(&self) -> Result<(), StoreError> {
+        let staged = self.dir.join("store.redb.new");
+        let doing = "creating the store";
+        let file = self.opened(OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, &staged)?;
+        Store::create(store::file(file)?, limits::STORE_FLOOR)?;
+        let file = self.opened(OFlags::RDWR, &staged)?;
+        file.sync_all().map_err(|error| disk(doing, error))?;
+        rustix::fs::rename(&staged, self.store()).map_err(|errno| disk(doing, errno.into()))?;
+        files::sync_dir(&self.dir).map_err(from_file)
+    }
+}
+
+impl Place for Home {
+    fn open(&self) -> Result<Opened, StoreError> {
+        let known = self.known_head()?;
+        let file = match self.opened(OFlags::RDWR, &self.store()) {
+            Err(StoreError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                if let Some(known) = known {
+                    return Err(StoreError::Behind { store: 0, known: known.batch });
+                }
+                self.create()?;
+                self.opened(OFlags::RDWR, &self.store())?
+            }
+            file => file?,
+        };
+        let opened = Store::open(store::file(file)?, limits::STORE_FLOOR, known)?;
+        self.refill_reserve();
+        Ok(opened)
+    }
+
+    fn keep_head(&self, head: &Head) -> Result<(), StoreError> {
+        let bytes = state::to_bytes(&HeadFile { format: 1, head: *head });
+        files::replace(&self.dir.join("head"), &bytes).map_err(from_file)
+    }
+
+    fn free_reserve(&self) {
+        match files::remove(&self.reserve()) {
+            Ok(()) => tracing::warn!("the disk is full; the reserve has been freed"),
+            Err(error) => tracing::error!(%error, "the disk is full, and the reserve could not be freed"),
+        }
+    }
+
+    fn refill_reserve(&self) {
+        let plenty = statvfs(&self.dir).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 2 * limits::RESERVE);
+        if self.reserve().exists() || !plenty {
+            return;
+        }
+        let made = self.opened(OFlags::WRONLY | OFlags::CREATE, &self.reserve()).and_then(|file| {
+            let kept = fallocate(&file, FallocateFlags::empty(), 0, limits::RESERVE);
+            kept.map_err(|errno| disk("keeping the reserve", errno.into()))
+        });
+        if let Err(error) = made {
+            tracing::warn!(%error, "no room is kept for a full disk");
+            // Half a reserve would pass for a whole one.
+            let _ = files::remove(&self.reserve());
+        }
+    }
+}
+
+const fn disk(doing: &'static str, source: io::Error) -> StoreError {
+    StoreError::Disk { doing, source }
+}
+
+fn from_file(error: files::FileError) -> StoreError {
+    match error {
+        files::FileError::Io { doing, source, .. } => disk(doing, source),
+        other @ (files::FileError::Unsafe { .. } | files::FileError::Locked { .. }) => {
+            disk("using the state directory", io::Error::other(other.to_string()))
+        }
+    }
+}

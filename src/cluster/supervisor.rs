@@ -1,0 +1,147 @@
+//! Keeps an engine running: starts one, looks after its store once a second, and when its disk fails starts the next as
+//! soon as the store can be opened. Meanwhile reads go on and callers are told why not.
+
+use super::engine::Engine;
+use super::handle::{Handle, Job, Shared, SubmitError};
+use super::home::Place;
+use super::writer::{Stopped, Writer};
+use crate::{limits, tasks};
+use state::State;
+use state::store::{Head, Opened, StoreError};
+use state::view::records::Epoch;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+/// Opens the store of a place, or makes it, and starts the writer under an epoch. What is wrong with the store is an
+/// error here; what goes wrong with its disk later is mended in the background.
+pub async fn start(place: Arc<dyn Place>, epoch: Epoch) -> Result<Handle, StoreError> {
+    let (published, seen) = watch::channel(Arc::<State>::default());
+    let (to, jobs) = mpsc::channel(limits::QUEUE);
+    let shared = Arc::new(Shared::default());
+    let engine = Engine::start(open(&place).await?, published.clone()).await?;
+    shared.set_store(engine.log.store());
+    let supervisor = Supervisor { place, epoch, published, shared: Arc::clone(&shared), jobs };
+    tasks::spawn("store-supervisor", supervisor.run(engine));
+    Ok(Handle { jobs: to, published: seen, shared })
+}
+
+async fn open(place: &Arc<dyn Place>) -> Result<Opened, StoreError> {
+    let place = Arc::clone(place);
+    tasks::blocking(move || place.open()).await
+}
+
+struct Supervisor {
+    place: Arc<dyn Place>,
+    epoch: Epoch,
+    published: watch::Sender<Arc<State>>,
+    shared: Arc<Shared>,
+    jobs: mpsc::Receiver<Job>,
+}
+
+impl Supervisor {
+    async fn run(mut self, mut engine: Engine) {
+        loop {
+            let stopped = {
+                let writer =
+                    Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: self.epoch };
+                tokio::select! {
+                    stopped = writer.run(&mut self.jobs) => stopped,
+                    stopped = care(&engine, &self.place) => stopped,
+                }
+            };
+            let (_, head) = engine.machine.now();
+            let fault = engine.stop().await;
+            if stopped == Stopped::Unneeded {
+                keep_head(&self.place, head).await;
+                return;
+            }
+            match self.next(fault).await {
+                Some(next) => engine = next,
+                None => return,
+            }
+        }
+    }
+
+    /// The next engine, or none if nobody needs one any more. Callers are refused until it runs.
+    async fn next(&mut self, fault: Option<StoreError>) -> Option<Engine> {
+        let mut fault = fault.unwrap_or_else(|| StoreError::Damaged("the engine stopped without saying why".into()));
+        tracing::error!(%fault, "the store failed; changes are refused until it works again, reads go on");
+        loop {
+            let told = if fault.is_full() { SubmitError::DiskFull } else { SubmitError::Restarting };
+            let place = Arc::clone(&self.place);
+            if fault.is_full() {
+                tasks::blocking(move || place.free_reserve()).await;
+            }
+            let published = self.published.clone();
+            let place = Arc::clone(&self.place);
+            let attempt = async move { Engine::start(open(&place).await?, published).await };
+            tokio::pin!(attempt);
+            let result = loop {
+                tokio::select! {
+                    result = &mut attempt => break result,
+                    job = self.jobs.recv() => job?.answer.fail(told.clone()),
+                }
+            };
+            match result {
+                Ok(engine) => {
+                    self.shared.set_store(engine.log.store());
+                    tracing::info!("the store works again");
+                    return Some(engine);
+                }
+                Err(error) => {
+                    if error.to_string() != fault.to_string() {
+                        tracing::error!(%error, "the store cannot be opened yet");
+                    }
+                    fault = error;
+                }
+            }
+            let told = if fault.is_full() { SubmitError::DiskFull } else { SubmitError::Restarting };
+            let pause = sleep(limits::STORE_RETRY);
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    job = self.jobs.recv() => job?.answer.fail(told.clone()),
+                }
+            }
+        }
+    }
+}
+
+/// Looks after a running engine's store. Ends only when a write of its own has failed: then so will every later one.
+async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
+    let mut known = Head::default();
+    let mut state_size = 0;
+    loop {
+        sleep(limits::STORE_CARE).await;
+        if engine.log.fault().is_some() {
+            return Stopped::EngineDied;
+        }
+        let (_, head) = engine.machine.now();
+        if head != known {
+            keep_head(place, head).await;
+            known = head;
+        }
+        match engine.keep_checkpoint(state_size).await {
+            Ok(size) => state_size = size.unwrap_or(state_size),
+            Err(error) => {
+                tracing::error!(%error, "no checkpoint was taken");
+                return Stopped::EngineDied;
+            }
+        }
+        if let Err(error) = engine.make_room().await {
+            tracing::warn!(%error, "the store's file was not grown ahead");
+        }
+        let place = Arc::clone(place);
+        tasks::blocking(move || place.refill_reserve()).await;
+    }
+}
+
+/// Notes the last durable batch beside the store. Only a convenience of detection: failing to is no fault of the store.
+async fn keep_head(place: &Arc<dyn Place>, head: Head) {
+    let place = Arc::clone(place);
+    if let Err(error) = tasks::blocking(move || place.keep_head(&head)).await {
+        tracing::warn!(%error, "the head file was not written");
+    }
+}
