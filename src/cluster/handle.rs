@@ -209,10 +209,7 @@ impl Handle {
         self.read(Store::verify).await
     }
 
-    async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Store) -> T + Send + 'static,
-    ) -> Result<T, SubmitError> {
+    async fn read<T: Send + 'static>(&self, work: impl FnOnce(&Store) -> T + Send + 'static) -> Result<T, SubmitError> {
         let store = self.shared.store()?;
         Ok(crate::tasks::blocking(move || work(&store)).await)
     }

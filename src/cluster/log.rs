@@ -18,7 +18,7 @@ const RECENT: usize = 16;
 
 /// The log. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Log(Arc<Inner>);
+pub(super) struct Log(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -35,7 +35,7 @@ struct Append {
 
 impl Log {
     /// A log on a store, with its thread, which ends with the last clone.
-    pub fn new(store: Arc<Store>) -> io::Result<Self> {
+    pub(super) fn new(store: Arc<Store>) -> io::Result<Self> {
         let (disk, appends) = mpsc::channel::<Append>();
         let fault = Arc::new(OnceLock::new());
         let (on, seen) = (Arc::clone(&store), Arc::clone(&fault));
@@ -55,12 +55,12 @@ impl Log {
     }
 
     /// What ended this log, if anything did.
-    pub fn fault(&self) -> Option<&StoreError> {
+    pub(super) fn fault(&self) -> Option<&StoreError> {
         self.0.fault.get()
     }
 
     /// The store under it.
-    pub fn store(&self) -> &Arc<Store> {
+    pub(super) fn store(&self) -> &Arc<Store> {
         &self.0.store
     }
 

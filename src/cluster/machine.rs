@@ -17,7 +17,7 @@ type Members = StoredMembership<u64, BasicNode>;
 
 /// The state machine. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub(super) struct Machine {
     inner: Arc<Mutex<Inner>>,
     published: watch::Sender<Arc<State>>,
     store: Arc<Store>,
@@ -43,7 +43,7 @@ struct Content {
 
 impl Machine {
     /// A machine that goes on from a checkpoint, or from nothing.
-    pub fn new(
+    pub(super) fn new(
         store: Arc<Store>,
         checkpoint: Option<Checkpoint>,
         published: watch::Sender<Arc<State>>,
@@ -69,13 +69,13 @@ impl Machine {
     }
 
     /// The state and the end of the chain applied.
-    pub fn now(&self) -> (Arc<State>, Head) {
+    pub(super) fn now(&self) -> (Arc<State>, Head) {
         let inner = self.lock();
         (Arc::clone(&inner.state), inner.head)
     }
 
     /// A checkpoint, if the journal since the last one has grown by `changes` and beyond the state itself.
-    pub fn checkpoint_due(&self, changes: u64, state_size: usize) -> Option<Checkpoint> {
+    pub(super) fn checkpoint_due(&self, changes: u64, state_size: usize) -> Option<Checkpoint> {
         let mut inner = self.lock();
         if inner.head.change.0 - inner.kept < changes || inner.bytes < state_size {
             return None;

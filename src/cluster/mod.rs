@@ -19,3 +19,6 @@ pub use handle::{Call, Decided, Finished, Handle, Outcome, SubmitError};
 pub use home::{Home, Place};
 pub use receipts::ReceiptKey;
 pub use supervisor::start;
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use openraft::{BasicNode, RaftNetwork, RaftNetworkFactory};
 
 /// Reaches nobody.
 #[derive(Clone, Copy, Debug)]
-pub struct Alone;
+pub(super) struct Alone;
 
 type Failed<E> = RPCError<u64, BasicNode, RaftError<u64, E>>;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 openraft::declare_raft_types!(
     /// What the consensus engine is told of.
-    pub Types:
+    pub(super) Types:
         D = Proposal,
         R = Applied,
         NodeId = u64,
@@ -23,32 +23,32 @@ openraft::declare_raft_types!(
 
 /// What the writer proposes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Proposal {
+pub(super) struct Proposal {
     /// A batch, unless there are only rows.
-    pub batch: Option<Sealed>,
+    pub(super) batch: Option<Sealed>,
     /// Rows made durable with it.
-    pub rows: Arc<Rows>,
+    pub(super) rows: Arc<Rows>,
     /// What the writer has worked out already, so that the appliance that decided does not apply it twice.
     #[serde(skip)]
-    pub outcome: Option<Outcome>,
+    pub(super) outcome: Option<Outcome>,
 }
 
 /// The state that a batch leads to.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// On which head the batch was decided.
-    pub base: Head,
+    pub(super) base: Head,
     /// The head after it.
-    pub head: Head,
+    pub(super) head: Head,
     /// The state after it.
-    pub state: Arc<State>,
+    pub(super) state: Arc<State>,
 }
 
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
+pub(super) struct Applied {
     /// False if it was decided on another head than the one it met: then nothing happened.
-    pub taken: bool,
+    pub(super) taken: bool,
 }
 
 pub(super) type Entry = openraft::Entry<Types>;

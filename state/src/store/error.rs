@@ -76,9 +76,10 @@ impl StoreError {
     pub(super) fn from_redb(doing: &'static str, error: impl Into<redb::Error>) -> Self {
         match error.into() {
             redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => Self::Disk { doing, source },
-            redb::Error::PreviousIo => {
-                Self::Disk { doing, source: io::Error::other("an earlier write failed; the store must be opened again") }
-            }
+            redb::Error::PreviousIo => Self::Disk {
+                doing,
+                source: io::Error::other("an earlier write failed; the store must be opened again"),
+            },
             redb::Error::DatabaseAlreadyOpen => {
                 Self::Disk { doing, source: io::Error::new(io::ErrorKind::ResourceBusy, "it is open already") }
             }

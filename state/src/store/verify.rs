@@ -59,7 +59,9 @@ impl Store {
                 let checkpoint = checkpoints.remove(0);
                 if checkpoint.head != head || state_hash(&checkpoint.state) != state_hash(&state) {
                     let index = checkpoint.applied.index;
-                    return Err(StoreError::damaged(format!("the checkpoint at entry {index} is not what replaying gives")));
+                    return Err(StoreError::damaged(format!(
+                        "the checkpoint at entry {index} is not what replaying gives"
+                    )));
                 }
                 found += 1;
             }

@@ -1,0 +1,135 @@
+//! Deciding, answering, remembering.
+
+use super::*;
+use crate::cluster::{Home, Place, start};
+use state::store::StoreError;
+use std::path::Path;
+use std::sync::Arc;
+
+async fn at(dir: &Path) -> Handle {
+    start(Arc::new(Home::new(dir)), EPOCH).await.unwrap()
+}
+
+/// Stops an engine and waits until its store is free.
+async fn stop(handle: Handle, dir: &Path) {
+    drop(handle);
+    for _ in 0..500 {
+        match Home::new(dir).inspect() {
+            Ok(_) => return,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    }
+    panic!("the engine did not let go of its store");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_answered_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    assert_eq!(submit(&handle, found()).await.unwrap(), 1);
+    for n in 1..=40 {
+        assert_eq!(submit(&handle, add(n)).await.unwrap(), n + 1);
+    }
+    let again = submit(&handle, add(7)).await.unwrap_err();
+    assert!(matches!(again, SubmitError::Refused(_)), "{again:?}");
+    let before = handle.state();
+    assert_eq!(before.revision, Revision(41));
+    let verified = handle.verify().await.unwrap().unwrap();
+    assert_eq!((verified.changes, verified.state), (41, state::store::state_hash(&before)));
+    let shown: Vec<u64> = (handle.journal(Revision(30), 5).await.unwrap().unwrap().iter())
+        .flat_map(|batch| batch.changes.iter().map(|change| change.change.0))
+        .collect();
+    assert_eq!(shown, [30, 31, 32, 33, 34]);
+    stop(handle, dir.path()).await;
+
+    let handle = at(dir.path()).await;
+    assert_eq!(*handle.state(), *before);
+    assert_eq!(submit(&handle, add(41)).await.unwrap(), 42);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_calls_with_one_key_are_decided_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    let both = [1, 2].map(|n| {
+        let handle = handle.clone();
+        tokio::spawn(async move { submit_once(&handle, add(n), receipt_key(1)).await.unwrap() })
+    });
+    let mut answers = Vec::new();
+    for call in both {
+        answers.push(call.await.unwrap());
+    }
+    let fresh: Vec<&u64> = (answers.iter())
+        .filter_map(|answer| match answer {
+            Outcome::Fresh(change) => Some(change),
+            Outcome::Receipt(_) => None,
+        })
+        .collect();
+    assert_eq!(fresh, [&2]);
+    assert!(answers.contains(&Outcome::Receipt(2_u64.to_be_bytes().to_vec())));
+    assert_eq!(handle.state().revision, Revision(2));
+
+    // Of one caller and route four receipts are kept; the ones before are forgotten.
+    for n in 2..=6 {
+        submit_once(&handle, add(10 + u64::from(n)), receipt_key(n)).await.unwrap();
+    }
+    let mut known = Vec::new();
+    for n in 1..=6 {
+        known.push(handle.receipt(&receipt_key(n)).await.is_some());
+    }
+    assert_eq!(known.iter().filter(|known| **known).count(), 4);
+    assert_eq!(handle.verify().await.unwrap().unwrap().rows, 4);
+    stop(handle, dir.path()).await;
+    let handle = at(dir.path()).await;
+    assert_eq!(handle.receipt(&receipt_key(6)).await.unwrap(), 7_u64.to_be_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    let calls: Vec<_> = (1..=300)
+        .map(|n| {
+            let handle = handle.clone();
+            tokio::spawn(async move { submit(&handle, add(n)).await.unwrap() })
+        })
+        .collect();
+    let mut numbers = Vec::new();
+    for call in calls {
+        numbers.push(call.await.unwrap());
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (2..=301).collect::<Vec<_>>());
+    let verified = handle.verify().await.unwrap().unwrap();
+    assert_eq!(verified.changes, 301);
+    assert!(verified.batches < 200, "{} batches", verified.batches);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_file_that_leads_is_refused_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    stop(handle, dir.path()).await;
+    let old = std::fs::read(dir.path().join("store.redb")).unwrap();
+
+    let handle = at(dir.path()).await;
+    for n in 1..=3 {
+        submit(&handle, add(n)).await.unwrap();
+    }
+    stop(handle, dir.path()).await;
+    std::fs::copy(dir.path().join("store.redb"), dir.path().join("kept")).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the test plays a disk that was rolled back")]
+    std::fs::write(dir.path().join("store.redb"), &old).unwrap();
+    let refused = start(Arc::new(Home::new(dir.path())), EPOCH).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Behind { store: 1, known: 4 }), "{refused}");
+    assert_eq!(std::fs::read(dir.path().join("store.redb")).unwrap(), old);
+
+    std::fs::remove_file(dir.path().join("store.redb")).unwrap();
+    let refused = Home::new(dir.path()).open().unwrap_err();
+    assert!(matches!(refused, StoreError::Behind { store: 0, known: 4 }), "{refused}");
+    std::fs::rename(dir.path().join("kept"), dir.path().join("store.redb")).unwrap();
+    at(dir.path()).await;
+}
