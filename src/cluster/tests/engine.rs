@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::{Home, Place, start};
+use crate::tasks;
 use state::store::StoreError;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,11 +55,11 @@ async fn two_calls_with_one_key_are_decided_once() {
     submit(&handle, found()).await.unwrap();
     let both = [1, 2].map(|n| {
         let handle = handle.clone();
-        tokio::spawn(async move { submit_once(&handle, add(n), receipt_key(1)).await.unwrap() })
+        tasks::spawn("caller", async move { submit_once(&handle, add(n), receipt_key(1)).await.unwrap() })
     });
     let mut answers = Vec::new();
     for call in both {
-        answers.push(call.await.unwrap());
+        answers.push(call.await.unwrap().unwrap());
     }
     let fresh: Vec<&u64> = (answers.iter())
         .filter_map(|answer| match answer {
@@ -93,12 +94,12 @@ async fn many_callers_share_batches() {
     let calls: Vec<_> = (1..=300)
         .map(|n| {
             let handle = handle.clone();
-            tokio::spawn(async move { submit(&handle, add(n)).await.unwrap() })
+            tasks::spawn("caller", async move { submit(&handle, add(n)).await.unwrap() })
         })
         .collect();
     let mut numbers = Vec::new();
     for call in calls {
-        numbers.push(call.await.unwrap());
+        numbers.push(call.await.unwrap().unwrap());
     }
     numbers.sort_unstable();
     assert_eq!(numbers, (2..=301).collect::<Vec<_>>());
