@@ -73,8 +73,8 @@ impl Fleet {
     pub fn serve(&self) -> Result<()> {
         let (host, address) = self.arranger()?;
         let mut serve = self.holdfast(&host, &["serve", "--listen", &address.to_string()]);
-        serve.arg("--state").arg(self.state(&host));
-        self.start(&host, &mut serve)
+        self.start(&host, serve.arg("--state").arg(self.state(&host)))?;
+        self.ready(&host)
     }
 
     /// An operator's command, at the appliance's socket.
@@ -135,6 +135,15 @@ impl Fleet {
     /// # Errors
     /// If it is not ready in time.
     pub fn agent(&self, host: &str) -> Result<()> {
+        self.start_agent(host)?;
+        self.ready(host)
+    }
+
+    /// Starts the agent of a host, which may not be let in yet.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent(&self, host: &str) -> Result<()> {
         let mut agent = self.holdfast(host, &["agent", "run"]);
         self.start(host, agent.arg("--state").arg(self.state(host)))
     }
@@ -190,6 +199,12 @@ impl Fleet {
         crate::files::remove(&ready)?;
         let pid = self.lab.start(&format!("{host}.log"), command)?;
         lock(&self.running).insert(host.to_owned(), pid);
+        Ok(())
+    }
+
+    fn ready(&self, host: &str) -> Result<()> {
+        let pid = lock(&self.running).get(host).copied().with_context(|| format!("nothing runs on {host}"))?;
+        let ready = self.state(host).join("ready");
         let mut died = None;
         let waited = until(PATIENCE, &format!("{host} is ready"), || {
             died = self.lab.ended(pid);

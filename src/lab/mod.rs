@@ -10,7 +10,7 @@ mod process;
 mod web;
 
 pub use fleet::Fleet;
-pub use process::{Answer, Process};
+pub use process::{Answer, Process, run};
 pub use web::{answer_all, serve_page};
 
 use anyhow::{Context, Result, bail};

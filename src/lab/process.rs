@@ -37,7 +37,11 @@ pub(super) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(name)
 }
 
-pub(super) fn run(command: &mut Command) -> Result<Answer> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// If it cannot be run; its own failure is in the answer.
+pub fn run(command: &mut Command) -> Result<Answer> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {command:?}"))?;
     Ok(Answer {
         code: exit_code(output.status),

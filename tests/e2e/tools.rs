@@ -1,7 +1,8 @@
 //! What the tests look through: the ping, dig and curl that people use, on a host of a lab.
 
 use anyhow::{Context, Result};
-use holdfast::lab::{Answer, Fleet, Lab, Process};
+use holdfast::lab::{Answer, Fleet, Lab, Process, serve_page};
+use holdfast::wire::operator::AgentView;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -77,4 +78,28 @@ pub(crate) fn resolves(fleet: &Fleet, host: &str, name: &str) -> Option<Ipv4Addr
 pub(crate) fn page(lab: &Lab, host: &str, address: &str) -> Option<String> {
     let answer = lab.run(host, &["curl", "-s", "-m3", &format!("http://{address}/")]).ok()?;
     (answer.code == 0).then_some(answer.out)
+}
+
+/// What a node's agent says of itself.
+pub(crate) fn agent_view(fleet: &Fleet, host: &str) -> Result<AgentView> {
+    let shown = fleet.node(host, &["agent", "status", "-o", "json"])?.ok()?;
+    serde_json::from_str(&shown).with_context(|| format!("reading {shown}"))
+}
+
+/// The names of the peers that a node's tunnel holds.
+pub(crate) fn peers(fleet: &Fleet, host: &str) -> Result<Vec<String>> {
+    let view = agent_view(fleet, host)?;
+    Ok(view.peers.into_iter().filter_map(|peer| peer.name).map(|name| name.to_string()).collect())
+}
+
+/// Publishes `space/name` on port 80 of a host, which sends it to a web server of ours there that says `page`.
+pub(crate) fn publish_page(fleet: &Fleet, host: &str, service: &str, page: &str) -> Result<Answer> {
+    serve_page(&fleet.lab, host, "127.0.0.1:8080".parse()?, page)?;
+    publish(fleet, host, service)
+}
+
+/// Publishes `space/name` on port 80 of a host.
+pub(crate) fn publish(fleet: &Fleet, host: &str, service: &str) -> Result<Answer> {
+    let target = ["--port", "80", "--protocol", "http", "--target", "127.0.0.1:8080"];
+    fleet.node(host, &[&["service", "publish", service], &target[..]].concat())
 }
