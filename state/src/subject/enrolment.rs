@@ -381,7 +381,8 @@ fn decide_admit(
     }
     refuse_member_key(state, &key)?;
     let name = refuse_taken_name(state, name, Some(&key))?;
-    let id = state.nodes.departed.get(&key).map_or(id, |d| d.id);
+    // A key whose node was taken over left its id to that node.
+    let id = state.nodes.departed.get(&key).filter(|d| d.reason != Gone::Moved).map_or(id, |d| d.id);
     let admitted = Admitted { id, name, org, site, hub: false, endpoints: Vec::new() };
     if state.enrolment.admitted.get(&key) == Some(&admitted) {
         return Ok(Vec::new());

@@ -285,7 +285,8 @@ fn decide_revoke(state: &State, target: RevokeTarget, context: &Context) -> Resu
                 return find(state, &node.name, context).map(departed);
             }
             let admitted = state.enrolment.admitted.contains_key(&key);
-            let readmitted = state.nodes.departed.get(&key).is_some_and(|d| d.reason != Gone::Revoked);
+            let readmitted =
+                state.nodes.departed.get(&key).is_some_and(|d| !matches!(d.reason, Gone::Revoked | Gone::Moved));
             if context.org.is_none() && (admitted || readmitted) {
                 return Ok(vec![Event::KeyRefused { key }.into()]);
             }
@@ -442,7 +443,7 @@ pub(crate) fn apply(state: &mut State, event: &Event, touched: &mut Touched) {
         Event::Departed { node, reason } => depart(state, *node, *reason, touched),
         Event::KeyRefused { key } => {
             state.enrolment.admitted.remove(key);
-            if let Some(departed) = state.nodes.departed.get_mut(key) {
+            if let Some(departed) = state.nodes.departed.get_mut(key).filter(|d| d.reason != Gone::Moved) {
                 departed.reason = Gone::Revoked;
             }
         }

@@ -245,8 +245,14 @@ fn wish() -> impl Strategy<Value = (u8, u8, u8)> {
 }
 
 fn perform(fleet: &mut Fleet, (what, n, m): (u8, u8, u8)) {
+    // An id is made anew for every wish, as the caller does.
+    let fresh = NodeId(uuid::Uuid::from_u128(1_000 + u128::from(fleet.state.revision.0)));
     let outcome = match what {
-        0 => fleet.run(add(n)),
+        0 => {
+            let enrolment::Command::AddNode(mut node) = add(n) else { return };
+            node.id = fresh;
+            fleet.run(enrolment::Command::AddNode(node))
+        }
         1 => fleet.run(join(Some(n), m)),
         2 => fleet.run(join(None, n)),
         3 => fleet.run(register(n, &[("shop/web", 80)])),
@@ -258,16 +264,18 @@ fn perform(fleet: &mut Fleet, (what, n, m): (u8, u8, u8)) {
             name: name(&format!("n{m}")),
             org: None,
             site: None,
-            id: id(n + 40),
+            id: fresh,
         }),
         8 => fleet.run(enrolment::Command::Replace {
             key: SigningKey::from_bytes([n; 32]),
             name: name(&format!("n{m}")),
             live: false,
         }),
-        _ => fleet.run(nodes::Command::Judge {
-            verdicts: vec![(id(n), Liveness::OutOfTouch { since: Millis(u64::from(m)) })],
-        }),
+        _ => {
+            let node = fleet.state.nodes.by_name.get(&name(&format!("n{n}"))).copied().unwrap_or(fresh);
+            let verdict = Liveness::OutOfTouch { since: Millis(u64::from(m)) };
+            fleet.run(nodes::Command::Judge { verdicts: vec![(node, verdict)] })
+        }
     };
     // A refusal is as good an outcome as any; what must hold afterwards is checked by the caller.
     drop(outcome);
