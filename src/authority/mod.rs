@@ -1,1 +1,48 @@
-//! To be described by its first file.
+//! The appliance's answers: who is asking, what they may, and what they are told. No sockets and no runtime, so that a
+//! simulation can ask it directly.
+
+pub mod body;
+pub mod nonces;
+pub mod pending;
+pub mod presence;
+pub mod rates;
+pub mod records;
+pub mod refusal;
+pub mod request;
+pub mod signature;
+
+use crate::limits;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// What answers for an appliance.
+pub struct Authority {
+    /// Signs and remembers what nodes are told.
+    pub records: records::Records,
+    soft: Mutex<Soft>,
+}
+
+/// What is known beside the state, and lost with the process.
+pub struct Soft {
+    /// Who has been heard.
+    pub presence: presence::Presence,
+    /// Who asked to be admitted.
+    pub pending: pending::Pending,
+    nonces: nonces::Nonces,
+    enrolments: rates::Rates,
+    failures: rates::Rates,
+}
+
+impl Authority {
+    /// An authority that starts listening at `now` by the boot clock.
+    pub fn new(records: records::Records, now: Duration) -> Self {
+        let soft = Soft {
+            presence: presence::Presence::new(now),
+            pending: pending::Pending::default(),
+            nonces: nonces::Nonces::default(),
+            enrolments: rates::Rates::new(Some(limits::ENROL_TOTAL)),
+            failures: rates::Rates::new(None),
+        };
+        Self { records, soft: Mutex::new(soft) }
+    }
+}

@@ -1,1 +1,6 @@
-//! To be described by its first file.
+//! The appliance's listeners: what is asked over the network or the operator's socket, handed to [`crate::authority`].
+
+pub mod accept;
+pub mod gate;
+pub mod stop;
+pub mod tls;

@@ -1,0 +1,73 @@
+//! Refusals as the network sees them: one status and one stable code each.
+
+use crate::wire::problem::Problem;
+use state::{Code, Refusal};
+
+/// A refusal by the authority: its answer, boxed because most requests have none.
+pub type Refused = Box<Problem>;
+
+/// A problem from its parts. None of the texts may hold a secret.
+pub fn problem(status: u16, code: &str, title: &str, detail: impl Into<String>, todo: &str) -> Refused {
+    Box::new(Problem {
+        r#type: format!("about:holdfast/{code}"),
+        title: title.to_owned(),
+        detail: detail.into(),
+        todo: todo.to_owned(),
+        status,
+        code: code.to_owned(),
+        clock: None,
+        tombstone: None,
+        floor: None,
+    })
+}
+
+/// A decision's refusal with its status.
+pub fn from_decision(refusal: &Refusal) -> Refused {
+    problem(status(refusal.code), refusal.code.as_str(), &refusal.what, refusal.why.clone(), &refusal.todo)
+}
+
+fn status(code: Code) -> u16 {
+    match code {
+        Code::Invalid => 400,
+        Code::TokenRefused => 401,
+        Code::NotAdmitted | Code::WrongKey | Code::Forbidden => 403,
+        Code::NotFound => 404,
+        Code::WrongAudience
+        | Code::EpochBehind
+        | Code::Replayed
+        | Code::Held
+        | Code::AddressPoolExhausted
+        | Code::NodeLive
+        | Code::Conflict => 409,
+        // The enum is another crate's and may grow there first.
+        _ => 500,
+    }
+}
+
+/// A body above the limit: 413.
+pub fn too_large() -> Refused {
+    let detail = format!("the body is larger than {} bytes", crate::limits::BODY);
+    problem(413, "too_large", "the request was refused", detail, "send less")
+}
+
+/// Too many attempts: 429, with `Retry-After`.
+pub fn too_many() -> Refused {
+    let detail = "too many attempts came from this address, or from all together";
+    problem(429, "too_many_requests", "the request was not looked at", detail, "try again in a second")
+}
+
+/// A malformed body: 400.
+pub fn invalid(detail: impl Into<String>) -> Refused {
+    problem(400, "invalid", "the request was refused", detail, "correct the request")
+}
+
+/// Unknown, spent, expired: the three are one answer.
+pub fn token_refused() -> Refused {
+    problem(
+        401,
+        "token_refused",
+        "the token was refused",
+        "it is unknown, spent or expired",
+        "ask for a new one: holdfast node token NAME",
+    )
+}

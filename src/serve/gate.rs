@@ -1,0 +1,153 @@
+//! How many connections and attempts there may be: counted, never queued.
+//!
+//! A connection counts against its source until a request on it has been proven, then against its node. So strangers
+//! can exhaust what strangers have, and an admitted node keeps its place.
+
+use crate::limits;
+use state::model::NodeId;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The counts of one listener.
+#[derive(Debug, Default)]
+pub struct Gate(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    unproven: usize,
+    sources: BTreeMap<IpAddr, usize>,
+    nodes: BTreeMap<NodeId, usize>,
+}
+
+/// One connection's place, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    gate: Arc<Gate>,
+    source: IpAddr,
+    node: Mutex<Option<NodeId>>,
+}
+
+impl Gate {
+    /// A place for a new connection, or none while its source or all strangers together have used theirs up.
+    pub fn admit(self: &Arc<Self>, source: IpAddr) -> Option<Arc<Place>> {
+        let source = source.to_canonical();
+        let mut counts = self.counts();
+        let of_source = counts.sources.get(&source).copied().unwrap_or(0);
+        if counts.unproven >= limits::CONNECTIONS_UNPROVEN || of_source >= limits::CONNECTIONS_PER_SOURCE {
+            return None;
+        }
+        counts.unproven += 1;
+        counts.sources.insert(source, of_source + 1);
+        drop(counts);
+        Some(Arc::new(Place { gate: self.clone(), source, node: Mutex::new(None) }))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn leave_source(&mut self, source: IpAddr) {
+        self.unproven -= 1;
+        release(&mut self.sources, &source);
+    }
+}
+
+fn release<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+impl Place {
+    /// Where the connection comes from.
+    pub const fn source(&self) -> IpAddr {
+        self.source
+    }
+
+    /// Whether a request on this connection has been proven.
+    pub fn is_proven(&self) -> bool {
+        self.node().is_some()
+    }
+
+    /// A request was proven to be this node's: from now on the connection counts against the node. False if the node
+    /// has all its connections already.
+    pub fn prove(&self, id: NodeId) -> bool {
+        let mut node = self.node();
+        if *node == Some(id) {
+            return true;
+        }
+        let mut counts = self.gate.counts();
+        let held = counts.nodes.get(&id).copied().unwrap_or(0);
+        if held >= limits::CONNECTIONS_PER_NODE {
+            return false;
+        }
+        match *node {
+            Some(former) => release(&mut counts.nodes, &former),
+            None => counts.leave_source(self.source),
+        }
+        counts.nodes.insert(id, held + 1);
+        *node = Some(id);
+        true
+    }
+
+    fn node(&self) -> MutexGuard<'_, Option<NodeId>> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let node = *self.node();
+        let mut counts = self.gate.counts();
+        match node {
+            Some(id) => release(&mut counts.nodes, &id),
+            None => counts.leave_source(self.source),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(n: u8) -> IpAddr {
+        IpAddr::from([203, 0, 113, n])
+    }
+
+    #[test]
+    fn a_source_cannot_take_the_places_of_others_nor_of_proven_nodes() {
+        let gate = Arc::new(Gate::default());
+        let mut held: Vec<_> =
+            (0..limits::CONNECTIONS_PER_SOURCE).map(|_| gate.admit(source(1)).unwrap()).collect();
+        assert!(gate.admit(source(1)).is_none());
+        let other = gate.admit(source(2)).unwrap();
+        let node = NodeId(uuid::Uuid::from_u128(1));
+        assert!(held[0].prove(node) && held[0].prove(node));
+        held.push(gate.admit(source(1)).unwrap());
+        assert!(gate.admit(source(1)).is_none());
+        for n in 1..limits::CONNECTIONS_PER_NODE {
+            assert!(held[n].prove(node));
+        }
+        assert!(!other.prove(node), "a node has its own bound");
+        drop(held);
+        drop(other);
+        let counts = gate.counts();
+        assert_eq!((counts.unproven, counts.sources.len(), counts.nodes.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_strangers_together_are_bounded() {
+        let gate = Arc::new(Gate::default());
+        let places: Vec<_> = (0..=255u8)
+            .flat_map(|n| (0..8).map(move |_| n))
+            .map_while(|n| gate.admit(source(n)))
+            .collect();
+        assert_eq!(places.len(), limits::CONNECTIONS_UNPROVEN);
+    }
+}
