@@ -2,15 +2,19 @@
 //! simulation can ask it directly.
 
 pub mod body;
+pub mod enrol;
 pub mod nonces;
 pub mod pending;
 pub mod presence;
 pub mod rates;
+pub mod receipt;
 pub mod records;
 pub mod refusal;
+pub mod register;
 pub mod request;
 pub mod signature;
 
+use crate::keys::CertificateAuthority;
 use crate::limits;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -19,6 +23,7 @@ use std::time::Duration;
 pub struct Authority {
     /// Signs and remembers what nodes are told.
     pub records: records::Records,
+    ca: CertificateAuthority,
     soft: Mutex<Soft>,
 }
 
@@ -35,7 +40,7 @@ pub struct Soft {
 
 impl Authority {
     /// An authority that starts listening at `now` by the boot clock.
-    pub fn new(records: records::Records, now: Duration) -> Self {
+    pub fn new(records: records::Records, ca: CertificateAuthority, now: Duration) -> Self {
         let soft = Soft {
             presence: presence::Presence::new(now),
             pending: pending::Pending::default(),
@@ -43,6 +48,6 @@ impl Authority {
             enrolments: rates::Rates::new(Some(limits::ENROL_TOTAL)),
             failures: rates::Rates::new(None),
         };
-        Self { records, soft: Mutex::new(soft) }
+        Self { records, ca, soft: Mutex::new(soft) }
     }
 }

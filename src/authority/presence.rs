@@ -74,7 +74,7 @@ impl Presence {
         if seq < heard.seq || (seq == heard.seq && heard.body.is_some_and(|held| held != body)) {
             return Sequence::Replayed { floor: heard.seq };
         }
-        let again = seq == heard.seq && heard.body == Some(body);
+        let again = seq == heard.seq;
         heard.seq = seq;
         heard.body = Some(body);
         if again { Sequence::Again } else { Sequence::New }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(judge(6, 1, 5), Sequence::New);
         assert_eq!(judge(6, 1, 6), Sequence::Again, "its own change does not make it a replay");
         assert_eq!(judge(7, 1, 9), Sequence::Replayed { floor: 9 });
-        assert_eq!(judge(9, 1, 9), Sequence::New, "after a restart the floor's own request may come again");
+        assert_eq!(judge(9, 1, 9), Sequence::Again, "after a restart the floor's own request may come again");
         assert_eq!(judge(9, 2, 9), Sequence::Replayed { floor: 9 });
     }
 

@@ -1,7 +1,8 @@
 //! Refusals as the network sees them: one status and one stable code each.
 
 use crate::wire::problem::Problem;
-use state::{Code, Refusal};
+use state::model::FleetId;
+use state::{Code, Refusal, State};
 
 /// A refusal by the authority: its answer, boxed because most requests have none.
 pub type Refused = Box<Problem>;
@@ -61,13 +62,22 @@ pub fn invalid(detail: impl Into<String>) -> Refused {
     problem(400, "invalid", "the request was refused", detail, "correct the request")
 }
 
-/// Unknown, spent, expired: the three are one answer.
-pub fn token_refused() -> Refused {
+/// A signature that is absent, malformed or wrong: 401.
+pub fn bad_signature() -> Refused {
     problem(
         401,
-        "token_refused",
-        "the token was refused",
-        "it is unknown, spent or expired",
-        "ask for a new one: holdfast node token NAME",
+        "signature",
+        "the request was refused",
+        "its signature headers are missing or malformed, or the signature does not verify",
+        "sign method, path with query, timestamp and the SHA-256 of the body",
     )
+}
+
+/// Refuses what is meant for another fleet: 409.
+pub fn check_audience(state: &State, audience: FleetId) -> Result<(), Refused> {
+    if state.appliances.fleet.as_ref().is_some_and(|fleet| fleet.id == audience) {
+        return Ok(());
+    }
+    let detail = format!("it is meant for fleet {audience}");
+    Err(problem(409, "wrong_audience", "the request was refused", detail, "ask an appliance of that fleet"))
 }

@@ -98,7 +98,8 @@ impl Authority {
         let body: B = body::parse(bytes).map_err(refusal::invalid)?;
         let caller = self.admitted(state, bearer, key, &body, request, now)?;
         let envelope = body.envelope();
-        check_audience(state, envelope)?;
+        refusal::check_audience(state, envelope.audience)?;
+        check_epoch(state, envelope)?;
         let again = match &caller {
             Caller::Admitted(_) => false,
             Caller::Node(id) => {
@@ -139,7 +140,7 @@ impl Authority {
             refused
         };
         let bearer = bearer(state, request).ok_or_else(|| failed(bad_bearer()))?;
-        let (key, at) = request.signer(bytes).ok_or_else(|| failed(bad_signature()))?;
+        let (key, at) = request.signer(bytes).ok_or_else(|| failed(refusal::bad_signature()))?;
         self.check_clock(state, request, key, at, now)?;
         Ok((bearer, key, bytes))
     }
@@ -252,16 +253,7 @@ fn member(state: &State, bearer: Bearer, key: SigningKey) -> Result<NodeId, Refu
     }
 }
 
-fn check_audience(state: &State, envelope: &Envelope) -> Result<(), Refused> {
-    if state.appliances.fleet.as_ref().is_none_or(|fleet| fleet.id != envelope.audience) {
-        return Err(problem(
-            409,
-            "wrong_audience",
-            "the request was refused",
-            format!("it is meant for fleet {}", envelope.audience),
-            "ask an appliance of that fleet",
-        ));
-    }
+fn check_epoch(state: &State, envelope: &Envelope) -> Result<(), Refused> {
     match (envelope.epoch, state.appliances.epoch) {
         (Some(theirs), Some(ours)) if theirs < ours => Err(problem(
             409,
@@ -281,16 +273,6 @@ fn bad_bearer() -> Refused {
         "the request was refused",
         "its bearer secret is missing or unknown",
         "join with a token, or set the mesh token",
-    )
-}
-
-fn bad_signature() -> Refused {
-    problem(
-        401,
-        "signature",
-        "the request was refused",
-        "its signature headers are missing or malformed, or the signature does not verify",
-        "sign method, path with query, timestamp and the SHA-256 of the body",
     )
 }
 

@@ -142,6 +142,9 @@ pub struct RegisterAnswer {
     /// For a machine that has just been let in on the admission list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrolled: Option<Enrolled>,
+    /// Two machines use this node's keys: what it registers is not taken over until one makes keys of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate_identity: bool,
 }
 
 /// `DELETE /v1/peers/<id>`: the node leaves.

@@ -1,0 +1,130 @@
+//! The final answer to a change, kept so that whoever lost it gets the same bytes again.
+//!
+//! A receipt is encrypted under a key that its caller alone has: drawn from the `Idempotency-Key`, or at enrolment from
+//! the token's secret. Neither is kept but as a hash, so no disk and no standby can read an answer's secrets.
+
+use crate::authority::refusal::{Refused, problem};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use state::model::{Fingerprint, SigningKey};
+use zeroize::Zeroizing;
+
+/// The fewest hexadecimal digits of an `Idempotency-Key`: 128 bits.
+const SHORTEST: usize = 32;
+/// The most.
+const LONGEST: usize = 128;
+
+/// Where a receipt is kept, and what opens it.
+pub struct Claim {
+    /// The row: a hash over caller, route and secret.
+    pub row: Fingerprint,
+    secret: Zeroizing<Vec<u8>>,
+}
+
+/// An answer as it went out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    request: Fingerprint,
+    answer: Answer,
+}
+
+impl Claim {
+    /// By an `Idempotency-Key`, of a machine that signs or of the operator (no key).
+    pub fn by_header(value: &str, caller: Option<&SigningKey>, method: &str, path: &str) -> Result<Self, Refused> {
+        let long_enough = (SHORTEST..=LONGEST).contains(&value.len());
+        if !long_enough || !value.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+            return Err(problem(
+                400,
+                "invalid",
+                "the request was refused",
+                "its Idempotency-Key is not 32 to 128 hexadecimal digits",
+                "make one from at least 128 random bits for each change",
+            ));
+        }
+        let caller = caller.map_or(&[][..], |key| key.as_bytes());
+        let parts = [caller, method.as_bytes(), path.as_bytes(), value.as_bytes()];
+        let row = state::hash_of(b"holdfast/receipt/v1", &parts);
+        Ok(Self { row, secret: Zeroizing::new(value.as_bytes().to_vec()) })
+    }
+
+    /// By the secret of an enrolment token: it may be spent once, whoever asks.
+    pub fn by_token(secret: &[u8; 32]) -> Self {
+        let row = state::hash_of(b"holdfast/receipt/enrol/v1", &[&Sha256::digest(secret)]);
+        Self { row, secret: Zeroizing::new(secret.to_vec()) }
+    }
+
+    /// Encrypts the answer to a request with this body.
+    pub fn seal(&self, request: &[u8], answer: &Answer) -> Vec<u8> {
+        let kept = Kept { request: body_hash(request), answer: answer.clone() };
+        let mut text = state::to_bytes(&kept);
+        let nonce: [u8; NONCE_LEN] = crate::entropy::bytes();
+        self.key()
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(self.row.as_bytes()), &mut text)
+            .expect("a receipt is far below the cipher's limit");
+        [nonce.as_slice(), &text].concat()
+    }
+
+    /// The answer that was kept, if it was to a request with the same body; an error if to another one.
+    pub fn open(&self, request: &[u8], sealed: &[u8]) -> Result<Option<Answer>, Refused> {
+        let Some((nonce, text)) = sealed.split_first_chunk::<NONCE_LEN>() else { return Ok(None) };
+        let mut text = Zeroizing::new(text.to_vec());
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let opened = self.key().open_in_place(nonce, Aad::from(self.row.as_bytes()), &mut text);
+        let Some(kept) = opened.ok().and_then(|text| serde_json::from_slice::<Kept>(text).ok()) else {
+            return Ok(None);
+        };
+        if kept.request == body_hash(request) {
+            return Ok(Some(kept.answer));
+        }
+        Err(problem(
+            409,
+            "conflict",
+            "the request was refused",
+            "its Idempotency-Key was used for another request",
+            "make a new key for each change",
+        ))
+    }
+
+    fn key(&self) -> LessSafeKey {
+        let extracted = Salt::new(HKDF_SHA256, b"holdfast/receipt/v1").extract(&self.secret);
+        let expanded = extracted.expand(&[b"answer"], &CHACHA20_POLY1305).expect("one key is within HKDF's limit");
+        LessSafeKey::new(UnboundKey::from(expanded))
+    }
+}
+
+fn body_hash(body: &[u8]) -> Fingerprint {
+    Fingerprint::from_bytes(Sha256::digest(body).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_caller_with_the_same_request_gets_the_answer_again() {
+        let caller = SigningKey::from_bytes([1; 32]);
+        let claim = |key: &str| Claim::by_header(key, Some(&caller), "POST", "/v1/peers/register").ok().unwrap();
+        let (one, two) = (claim(&"ab".repeat(16)), claim(&"cd".repeat(16)));
+        let answer = Answer { status: 200, body: "{\"mesh_token\":\"secret\"}".into() };
+        let sealed = one.seal(b"request", &answer);
+        assert!(!sealed.windows(6).any(|window| window == b"secret"));
+        assert_eq!(one.open(b"request", &sealed), Ok(Some(answer)));
+        assert_eq!(one.open(b"another", &sealed).unwrap_err().code, "conflict");
+        assert_eq!(two.open(b"request", &sealed), Ok(None));
+        assert_eq!(one.open(b"request", b"short"), Ok(None));
+        assert_ne!(one.row, two.row);
+        for bad in ["", "ab", &"zz".repeat(16), &"ab".repeat(65)] {
+            assert!(Claim::by_header(bad, None, "POST", "/").is_err());
+        }
+    }
+}
