@@ -23,9 +23,9 @@ pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const BODY: usize = 256 * 1024;
 /// A TLS handshake, from accept.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
-/// The next request's header lines, all of them, from the handshake or the last answer: twice a heartbeat's pause, so
-/// that an agent keeps its connection and an idle stranger does not.
-pub const HEADERS: Duration = Duration::from_secs(10);
+/// The next request's header lines, all of them, from the handshake or the last answer: three heartbeats, so that an
+/// agent keeps its connection and an idle or dribbling stranger does not.
+pub const IDLE: Duration = Duration::from_secs(15);
 /// All header lines of a request, bytes: ours take a tenth of it.
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// A peer that takes no byte of what is sent to it (`TCP_USER_TIMEOUT`): two keep-alive lines of a watch.

@@ -51,3 +51,6 @@ impl Authority {
         Self { records, ca, soft: Mutex::new(soft) }
     }
 }
+
+#[cfg(test)]
+mod tests;

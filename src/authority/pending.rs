@@ -64,10 +64,11 @@ mod tests {
         let mut pending = Pending::default();
         let key = |n: u16| SigningKey::from_bytes(*state::hash_of(b"test", &[&n.to_be_bytes()]).as_bytes());
         let source = IpAddr::from([203, 0, 113, 1]);
+        let knock = Knock { name: Name::new("web").unwrap(), site: None, certificate_request: String::new() };
         for n in 0..=256u16 {
-            pending.note(key(n), None, source, Millis(u64::from(n)));
+            pending.note(key(n), &knock, source, Millis(u64::from(n)));
         }
-        pending.note(key(1), None, source, Millis(999));
+        pending.note(key(1), &knock, source, Millis(999));
         assert_eq!(pending.iter().count(), limits::PENDING);
         assert!(pending.get(&key(0)).is_none());
         let first = pending.get(&key(1)).unwrap();

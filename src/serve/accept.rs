@@ -4,7 +4,7 @@
 //! handshake runs in the connection's own task, so a slow one delays nobody.
 
 use crate::limits;
-use crate::serve::gate::{Gate, Place};
+use crate::serve::gate::Gate;
 use crate::serve::stop::Stop;
 use crate::tasks;
 use axum::Router;
@@ -52,7 +52,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Serves TLS connections until told to stop. Each request carries its connection's [`Place`] as an extension.
+/// Serves TLS connections until told to stop. Each request carries its connection's [`Place`](crate::serve::gate::Place) as an extension.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: TlsAcceptor,
@@ -133,7 +133,7 @@ where
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits::HEADERS)
+        .header_read_timeout(limits::IDLE)
         .max_buf_size(limits::HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

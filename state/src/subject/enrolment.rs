@@ -515,7 +515,8 @@ pub(crate) fn admitted_as(node: &Node, key: SigningKey) -> crate::Event {
     Event::KeyAdmitted { key, admitted }.into()
 }
 
-/// Ends every token, bearer secret and certificate of a node that departs.
+/// Ends every token and certificate of a node that departs. Its bearer secret stays known: it opens nothing any more,
+/// but lets the node's next request reach the refusal that carries its tombstone.
 pub(crate) fn forget(state: &mut State, node: &Node) {
     let part = &mut state.enrolment;
     if let Some(token) = &node.token {
