@@ -3,9 +3,9 @@
 //! The certificate is issued before the change is submitted, and the change holds its fingerprint and window: one whose
 //! change was not committed opens nothing. The bearer secret is made here too, and only its hash goes into the change.
 
+use crate::authority::records::Records;
 use crate::authority::refusal::{self, Refused};
 use crate::authority::request::{Now, Request};
-use crate::authority::records::Records;
 use crate::authority::{Authority, body, receipt::Claim};
 use crate::limits;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
@@ -44,12 +44,7 @@ pub struct Presented {
 impl Authority {
     /// The checks of an enrolment: size, rate, signature, body, audience. Its clock does not matter, because the token
     /// ends by the appliance's.
-    pub fn examine_enrolment(
-        &self,
-        state: &State,
-        request: &Request<'_>,
-        now: Now,
-    ) -> Result<Presented, Refused> {
+    pub fn examine_enrolment(&self, state: &State, request: &Request<'_>, now: Now) -> Result<Presented, Refused> {
         let bytes = request.body.ok_or_else(refusal::too_large)?;
         if !self.soft().enrolments.attempt(request.source, now.boot) {
             return Err(refusal::too_many());

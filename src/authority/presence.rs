@@ -122,9 +122,11 @@ impl Presence {
         if now.saturating_sub(self.since) < limits::OUT_OF_TOUCH {
             return Vec::new();
         }
-        let here = state.nodes.all.values().filter(|node| {
-            node.member.as_ref().is_some_and(|member| member.liveness == Liveness::Here)
-        });
+        let here = state
+            .nodes
+            .all
+            .values()
+            .filter(|node| node.member.as_ref().is_some_and(|member| member.liveness == Liveness::Here));
         here.filter_map(|node| {
             let last = self.nodes.get(&node.id).and_then(|heard| heard.last);
             let silent = now.saturating_sub(last.unwrap_or(self.since));

@@ -85,10 +85,8 @@ impl Authority {
             epoch: state.appliances.epoch?,
             now: now.wall,
             services: body.services.iter().map(|claim| judged(state, id, claim)).collect(),
-            roster: roster.map(|roster| Signed {
-                document: roster.document.clone(),
-                signature: roster.signature.clone(),
-            }),
+            roster: roster
+                .map(|roster| Signed { document: roster.document.clone(), signature: roster.signature.clone() }),
             enrolled: None,
             duplicate_identity: self.soft().presence.of(id).is_some_and(|heard| heard.duplicate),
         })
@@ -113,18 +111,13 @@ impl Authority {
 }
 
 fn claimed(claim: &ServiceClaim) -> (Pair, Port) {
-    (
-        Pair { space: claim.space.clone(), name: claim.name.clone() },
-        Port { protocol: claim.protocol, port: claim.port },
-    )
+    (Pair { space: claim.space.clone(), name: claim.name.clone() }, Port { protocol: claim.protocol, port: claim.port })
 }
 
 fn judged(state: &State, id: NodeId, claim: &ServiceClaim) -> Judged {
     let (pair, _) = claimed(claim);
     let verdict = match services::judge(state, id, &pair) {
-        _ if claim.port == 0 => {
-            ClaimVerdict::Refused { code: "invalid".into(), why: "there is no port 0".into() }
-        }
+        _ if claim.port == 0 => ClaimVerdict::Refused { code: "invalid".into(), why: "there is no port 0".into() },
         Err(refusal) => ClaimVerdict::Refused { code: refusal.code.as_str().into(), why: refusal.why },
         Ok(()) => match services::verdict(state, id, &pair) {
             Verdict::Routed => ClaimVerdict::Routed,

@@ -397,7 +397,8 @@ fn an_unchanged_heartbeat_is_no_change_and_a_claim_is_judged() {
     };
     assert!(matches!(comes_to(&body(3, 1)), register::Registering::Unchanged(_)));
     let mut claims = body(3, 2);
-    let claim = |space: &str, port| ServiceClaim { space: name(space), name: name("web"), protocol: Protocol::Http, port };
+    let claim =
+        |space: &str, port| ServiceClaim { space: name(space), name: name("web"), protocol: Protocol::Http, port };
     claims.services = vec![claim("shop", 80), claim("web-1", 80), claim("shop2", 0)];
     let register::Registering::Change(id, command) = comes_to(&claims) else { panic!("a change") };
     fixture.make(command);

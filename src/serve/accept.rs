@@ -53,13 +53,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Serves TLS connections until told to stop. Each request carries its connection's [`Place`](crate::serve::gate::Place) as an extension.
-pub async fn serve_tls(
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    router: Router,
-    gate: Arc<Gate>,
-    mut stop: Stop,
-) {
+pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, gate: Arc<Gate>, mut stop: Stop) {
     let (running, mut ended) = mpsc::channel::<()>(1);
     loop {
         let accepted = tokio::select! {
@@ -116,9 +110,7 @@ pub async fn serve_local(listener: UnixListener, router: Router, mut stop: Stop)
 /// What the kernel watches for us: no delay for small answers, and an end for peers that take nothing any more.
 fn prepare(socket: &TcpStream) {
     let options = socket2::SockRef::from(socket);
-    if let Err(error) =
-        options.set_tcp_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(limits::STALL)))
-    {
+    if let Err(error) = options.set_tcp_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(limits::STALL))) {
         tracing::debug!(%error, "cannot set socket options");
     }
 }
@@ -128,9 +120,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     P: Clone + Send + Sync + 'static,
 {
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        answer(router.clone(), peer.clone(), request)
-    });
+    let service =
+        hyper::service::service_fn(move |request: Request<Incoming>| answer(router.clone(), peer.clone(), request));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::IDLE)

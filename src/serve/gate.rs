@@ -123,8 +123,7 @@ mod tests {
     #[test]
     fn a_source_cannot_take_the_places_of_others_nor_of_proven_nodes() {
         let gate = Arc::new(Gate::default());
-        let mut held: Vec<_> =
-            (0..limits::CONNECTIONS_PER_SOURCE).map(|_| gate.admit(source(1)).unwrap()).collect();
+        let mut held: Vec<_> = (0..limits::CONNECTIONS_PER_SOURCE).map(|_| gate.admit(source(1)).unwrap()).collect();
         assert!(gate.admit(source(1)).is_none());
         let other = gate.admit(source(2)).unwrap();
         let node = NodeId(uuid::Uuid::from_u128(1));
@@ -144,10 +143,8 @@ mod tests {
     #[test]
     fn all_strangers_together_are_bounded() {
         let gate = Arc::new(Gate::default());
-        let places: Vec<_> = (0..=255u8)
-            .flat_map(|n| (0..8).map(move |_| n))
-            .map_while(|n| gate.admit(source(n)))
-            .collect();
+        let places: Vec<_> =
+            (0..=255u8).flat_map(|n| (0..8).map(move |_| n)).map_while(|n| gate.admit(source(n))).collect();
         assert_eq!(places.len(), limits::CONNECTIONS_UNPROVEN);
     }
 }

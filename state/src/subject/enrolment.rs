@@ -523,7 +523,7 @@ pub(crate) fn forget(state: &mut State, node: &Node) {
         part.tokens.remove(token);
     }
     if let Some(member) = &node.member {
-        part.end(member);
+        part.end_certificates(member);
     }
     // A key that was to take this node over would otherwise come in under an id that was another's.
     if let Some(key) = part.admitted.iter().find(|(_, admitted)| admitted.id == node.id).map(|(key, _)| *key) {
@@ -532,9 +532,7 @@ pub(crate) fn forget(state: &mut State, node: &Node) {
 }
 
 impl Enrolment {
-    /// Ends a member's bearer secret and certificates.
-    fn end(&mut self, member: &Member) {
-        self.mesh_tokens.remove(&member.mesh_token);
+    fn end_certificates(&mut self, member: &Member) {
         for certificate in &member.certificates {
             self.certificates.remove(certificate);
         }
@@ -592,22 +590,27 @@ fn join(state: &mut State, joined: &Joined, touched: &mut Touched) {
     let (name, org) = (node.name.clone(), node.org.clone());
     let (part, nodes) = (&mut state.enrolment, &mut state.nodes);
     if let Some(former) = former {
-        part.end(&former);
+        part.end_certificates(&former);
         nodes.by_key.remove(&former.signing_key);
         nodes.by_wireguard.remove(&former.wireguard_key);
-        if former.signing_key != key {
-            let departed = Departed { id, name, org, address: joined.address, reason: Gone::Moved, revision };
+        if former.signing_key == key {
+            part.mesh_tokens.remove(&former.mesh_token);
+        } else {
+            let (address, mesh_token) = (joined.address, former.mesh_token);
+            let departed = Departed { id, name, org, address, mesh_token, reason: Gone::Moved, revision };
             nodes.departed.insert(former.signing_key, departed);
         }
     }
     if let Some(token) = &joined.token {
         part.tokens.remove(token);
     }
+    if let Some(departed) = nodes.departed.remove(&key) {
+        part.mesh_tokens.remove(&departed.mesh_token);
+    }
     part.admitted.remove(&key);
     part.mesh_tokens.insert(joined.mesh_token, id);
     let certificate = Certificate { node: id, not_before: joined.not_before, not_after: joined.not_after };
     part.certificates.insert(joined.certificate, certificate);
-    nodes.departed.remove(&key);
     nodes.by_key.insert(key, id);
     nodes.by_wireguard.insert(joined.wireguard_key, id);
     nodes.take(prefix, joined.address, id);

@@ -84,6 +84,8 @@ pub struct Departed {
     pub org: Option<Name>,
     /// The address it had.
     pub address: Ipv4Addr,
+    /// SHA-256 of the bearer secret it had: good for being told that it is gone, and for nothing else.
+    pub mesh_token: Fingerprint,
     /// Why it went.
     pub reason: Gone,
     /// With which change.
@@ -463,6 +465,7 @@ fn depart(state: &mut State, id: NodeId, reason: Gone, touched: &mut Touched) {
     state.nodes.by_wireguard.remove(&member.wireguard_key);
     state.nodes.addresses.remove(&member.address);
     state.nodes.released.insert(member.address, revision);
-    let departed = Departed { id, name: node.name, org: node.org, address: member.address, reason, revision };
+    let Member { address, mesh_token, .. } = member;
+    let departed = Departed { id, name: node.name, org: node.org, address, mesh_token, reason, revision };
     state.nodes.departed.insert(member.signing_key, departed);
 }

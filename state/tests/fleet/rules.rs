@@ -150,7 +150,7 @@ fn a_live_node_is_not_removed_by_accident() {
     assert_eq!(fleet.code(remove(1, false, true)), Code::NodeLive);
     fleet.run(remove(1, true, true)).unwrap();
     assert_eq!(fleet.code(remove(1, true, true)), Code::NotFound);
-    assert_eq!(fleet.state.enrolment.mesh_tokens.len() + fleet.state.enrolment.certificates.len(), 0);
+    assert_eq!(fleet.state.enrolment.certificates.len(), 0);
 }
 
 #[test]
@@ -292,7 +292,7 @@ proptest! {
             prop_assert_eq!(s.nodes.by_name.len(), s.nodes.all.len());
             prop_assert_eq!(s.nodes.by_key.len(), members.len());
             prop_assert_eq!(s.nodes.addresses.len(), members.len());
-            prop_assert_eq!(s.enrolment.mesh_tokens.len(), members.len());
+            prop_assert_eq!(s.enrolment.mesh_tokens.len(), members.len() + s.nodes.departed.len());
             for (id, member) in &members {
                 prop_assert_eq!(s.nodes.addresses.get(&member.address), Some(id));
                 prop_assert_eq!(s.nodes.by_key.get(&member.signing_key), Some(id));
