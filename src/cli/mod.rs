@@ -1,8 +1,130 @@
-//! The command line.
+//! The command line: nouns, then verbs, one file each. It parses, asks and prints; whatever is decided is decided
+//! elsewhere.
 
+mod admission;
+mod agent;
+mod client;
+mod completions;
+mod config;
+mod confirm;
 pub mod demo;
+mod failure;
+mod fingerprint;
+mod globals;
+mod journal;
+mod logs;
+mod mesh;
+mod node;
+mod output;
+mod service;
+mod status;
+mod usage;
+mod words;
 
-/// Runs the command line.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use globals::Globals;
+use std::ffi::OsString;
+use std::future::Future;
+use std::process::ExitCode;
+
+/// A private network for a small fleet: admitted, named, declared and restorable.
+#[derive(Parser)]
+#[command(name = "holdfast", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
 }
+
+#[derive(Subcommand)]
+enum Command {
+    /// Nodes: add, admit, look at, remove
+    #[command(subcommand)]
+    Node(node::Command),
+    /// Tokens for machines that are imaged ahead of time
+    #[command(subcommand)]
+    Admission(admission::Command),
+    /// The mesh as its nodes reach each other
+    #[command(subcommand)]
+    Mesh(mesh::Command),
+    /// The fleet at a glance
+    Status,
+    /// The record of every change
+    #[command(subcommand)]
+    Journal(journal::Command),
+    /// The pin of this appliance's certificate
+    Fingerprint,
+    /// This machine as a node
+    #[command(subcommand)]
+    Agent(agent::Command),
+    /// Names for what this node serves
+    #[command(subcommand)]
+    Service(service::Command),
+    /// The appliance's configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Show an appliance and three nodes at work in network namespaces of this machine
+    Demo(demo::Demo),
+    /// Completions for a shell, on standard output
+    Completions(completions::Arguments),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    run(std::env::args_os().collect())
+}
+
+fn run(arguments: Vec<OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            output::line(error.render().to_string().trim_end());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return end(Err(usage::failure(&error, &arguments))),
+    };
+    logs::start("warn");
+    // An error here means that a provider was installed before, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    end(dispatch(cli))
+}
+
+fn end(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::failure(&failure);
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
+    match command {
+        Command::Node(command) => asking(node::run(command, &globals)),
+        Command::Admission(command) => asking(admission::run(command, &globals)),
+        Command::Mesh(command) => asking(mesh::run(command, &globals)),
+        Command::Status => asking(status::run(&globals)),
+        Command::Journal(command) => asking(journal::run(command, &globals)),
+        Command::Fingerprint => fingerprint::run(&globals),
+        Command::Agent(command) => agent::run(command, &globals),
+        Command::Service(command) => asking(service::run(command, &globals)),
+        Command::Config(command) => config::run(command, &globals),
+        Command::Demo(arguments) => {
+            globals.only(&[])?;
+            asking(async { Ok(demo::run(arguments, output::line).await?) })
+        }
+        Command::Completions(arguments) => completions::run(&arguments, &globals),
+    }
+}
+
+/// Runs what asks over a socket and waits for the answer.
+fn asking(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::from(anyhow::Error::new(error)))?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests;

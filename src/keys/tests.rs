@@ -14,6 +14,11 @@ fn message<T>(result: Result<T, KeyError>) -> String {
     result.err().expect("a refusal").to_string()
 }
 
+/// What a person or another tool puts there.
+fn put(path: &Path, text: impl AsRef<[u8]>) {
+    files::replace(path, text.as_ref()).unwrap();
+}
+
 fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
@@ -78,7 +83,7 @@ fn every_key_file_that_is_not_ours_alone_stops_the_start_by_name() {
         assert!(message(NodeKeys::read(&dir)).contains("more than one name"));
         std::fs::remove_file(&moved).unwrap();
         assert_eq!(NodeKeys::read(&dir).unwrap().public(), keys);
-        std::fs::write(&path, "5e5e\n").unwrap();
+        put(&path, "5e5e\n");
         let text = message(NodeKeys::read(&dir));
         assert!(text.ends_with("is not one line of 64 hexadecimal digits") && !text.contains("5e5e"));
     }
@@ -90,7 +95,7 @@ fn keys_are_read_in_either_case() {
     let keys = NodeKeys::make(&dir).unwrap().public();
     let path = dir.join("signing.key");
     let upper = std::fs::read_to_string(&path).unwrap().to_uppercase();
-    std::fs::write(&path, upper).unwrap();
+    put(&path, upper);
     assert_eq!(NodeKeys::read(&dir).unwrap().public(), keys);
 }
 
@@ -102,11 +107,11 @@ fn a_directory_is_taken_only_when_it_is_empty_private_or_ours() {
     mode(&dir, 0o755);
     assert!(message(NodeKeys::make(&dir)).contains("is open to others (mode 0755)"));
     mode(&dir, 0o700);
-    std::fs::write(dir.join("notes.txt"), "mine").unwrap();
+    put(&dir.join("notes.txt"), "mine");
     assert!(matches!(NodeKeys::make(&dir), Err(KeyError::Foreign(path)) if path == dir));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "nothing was added to it");
     std::fs::remove_file(dir.join("notes.txt")).unwrap();
-    std::fs::write(dir.join(".staged-0011"), "left by a killed start").unwrap();
+    put(&dir.join(".staged-0011"), "left by a killed start");
     NodeKeys::make(&dir).unwrap();
     assert!(
         message(ApplianceKeys::make(&dir))
@@ -135,7 +140,7 @@ fn the_pin_is_that_of_the_der_and_never_of_a_key() {
     let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
     let lines: Vec<String> = body.as_bytes().chunks(40).map(|c| String::from_utf8(c.to_vec()).unwrap()).collect();
     let wrapped = format!("-----BEGIN CERTIFICATE-----\r\n{}\r\n-----END CERTIFICATE-----\r\n", lines.join("\r\n"));
-    std::fs::write(&crt, format!("subject=holdfast appliance\n{wrapped}")).unwrap();
+    put(&crt, format!("subject=holdfast appliance\n{wrapped}"));
     assert_eq!(fingerprint(&dir).unwrap(), pinned);
     assert_eq!(ApplianceKeys::read(&dir).unwrap().pin(), pinned);
     std::fs::copy(dir.join("tls.key"), &crt).unwrap();
@@ -155,7 +160,7 @@ fn the_ca_signs_for_the_key_that_asks_and_for_nothing_else_in_the_request() {
     let issued = ca.issue(&request, node, Millis(1_700_000_000_999), Millis(1_700_600_000_000)).unwrap();
     assert_eq!((issued.not_before, issued.not_after), (Millis(1_700_000_000_000), Millis(1_700_600_000_000)));
     let crt = node_dir.join("client.crt");
-    std::fs::write(&crt, &issued.pem).unwrap();
+    put(&crt, &issued.pem);
     let identity = TlsIdentity::read(&crt, &node_dir.join("client.key")).unwrap();
     assert_eq!(pin(&identity.certificate), issued.fingerprint);
 

@@ -1,0 +1,75 @@
+//! `holdfast journal …`.
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::globals::Globals;
+use super::output::{self, Format};
+use super::words::or_dash;
+use crate::wire::operator::{JournalCheck, JournalPage};
+
+/// What to do.
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List changes, oldest first
+    Ls {
+        /// Only changes above this number; without it the last ones
+        #[arg(long, value_name = "CHANGE")]
+        after: Option<u64>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+    /// Read, hash and replay the whole journal
+    Verify,
+}
+
+/// Does it.
+pub(super) async fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
+    let client = Client::operator(globals);
+    match command {
+        Command::Ls { after, limit } => {
+            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+            let page = client.get(&format!("/v1/journal?limit={limit}{after}")).await?;
+            print_page(&page, globals.format());
+            Ok(())
+        }
+        Command::Verify => {
+            let check: JournalCheck = client.get("/v1/journal/verify").await?;
+            print_check(&check, globals.format());
+            if check.ok {
+                return Ok(());
+            }
+            Err(Failure::new(
+                Exit::Failed,
+                "journal_broken",
+                "the journal does not verify",
+                check.problems.join("; "),
+                "keep this disk as it is and restore a snapshot elsewhere",
+            ))
+        }
+    }
+}
+
+fn print_page(page: &JournalPage, format: Format) {
+    if format == Format::Json {
+        return output::json(page);
+    }
+    let rows = page.changes.iter().map(|change| {
+        let events: Vec<String> = change.events.iter().map(ToString::to_string).collect();
+        vec![change.change.to_string(), change.at.clone(), change.actor.clone(), change.kind.clone(), events.join(" ")]
+    });
+    output::table(&["CHANGE", "AT", "BY", "WHAT", "EVENTS"], rows.collect());
+}
+
+fn print_check(check: &JournalCheck, format: Format) {
+    if format == Format::Json {
+        return output::json(check);
+    }
+    output::facts(&[
+        ("verdict", if check.ok { "whole" } else { "broken" }.to_owned()),
+        ("batches", check.batches.to_string()),
+        ("changes", check.changes.to_string()),
+        ("head", or_dash(check.head)),
+        ("state hash", or_dash(check.state_hash)),
+    ]);
+}

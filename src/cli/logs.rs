@@ -1,0 +1,20 @@
+//! Logs, on stderr: lines for people on a terminal, JSON elsewhere.
+
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging at `HOLDFAST_LOG`, else `RUST_LOG`, else what the command asks for. The consensus engine and the
+/// libraries below us are heard from `warn` up in either default.
+pub(super) fn start(default: &str) {
+    let asked = ["HOLDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok());
+    let filter = asked.and_then(|text| text.parse::<EnvFilter>().ok());
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("warn,holdfast={default},state={default}")));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // An error here means that logging was started before.
+    let _ = if std::io::stderr().is_terminal() {
+        logs.with_ansi(colours).with_target(false).try_init()
+    } else {
+        logs.json().flatten_event(true).with_ansi(false).with_current_span(false).with_span_list(false).try_init()
+    };
+}

@@ -1,0 +1,119 @@
+//! The only printer. Documents go to stdout, everything said about them to stderr.
+
+use super::failure::Failure;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// How data is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one document.
+    Json,
+}
+
+/// Characters that a terminal would act on, as a node or an operator may have put them into a text.
+fn tame(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// A reader that went away (`| head`) has what it wanted.
+fn write(mut out: impl Write, text: &str) {
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+}
+
+/// One line on stdout: the whole document of commands that print a single value.
+pub(super) fn line(text: &str) {
+    write(std::io::stdout().lock(), &tame(text));
+}
+
+/// A document as JSON on stdout.
+pub(super) fn json<T: Serialize>(document: &T) {
+    write(std::io::stdout().lock(), &String::from_utf8_lossy(&state::to_bytes(document)));
+}
+
+/// Bytes on stdout as they are: generated files.
+pub(super) fn raw(bytes: &[u8]) {
+    let _ = std::io::stdout().lock().write_all(bytes);
+}
+
+/// A remark on stderr.
+pub(super) fn note(text: &str) {
+    write(std::io::stderr().lock(), &tame(text));
+}
+
+/// A failure on stderr: what, why, what to do.
+pub(super) fn failure(failure: &Failure) {
+    write(std::io::stderr().lock(), &failure_text(failure));
+}
+
+fn failure_text(failure: &Failure) -> String {
+    let one_line = |text: &str| tame(&text.split('\n').map(str::trim).collect::<Vec<_>>().join(" "));
+    format!(
+        "error[{}]: {}\nwhy: {}\ntodo: {}",
+        one_line(&failure.code),
+        one_line(&failure.what),
+        one_line(&failure.why),
+        one_line(&failure.todo)
+    )
+}
+
+/// A table on stdout. On a terminal it fits its width; elsewhere nothing is cut or wrapped.
+pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) {
+    write(std::io::stdout().lock(), &table_text(header, rows, terminal_width()));
+}
+
+/// Two columns without a header: the facts of one thing.
+pub(super) fn facts(rows: &[(&str, String)]) {
+    let rows = rows.iter().map(|(name, value)| vec![format!("{name}:"), value.clone()]).collect();
+    write(std::io::stdout().lock(), &table_text(&[], rows, terminal_width()));
+}
+
+fn table_text(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if !header.is_empty() {
+        table.set_header(header.to_vec());
+    }
+    if let Some(width) = width {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    for row in rows {
+        table.add_row(row.iter().map(|cell| tame(cell)).collect::<Vec<_>>());
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
+fn terminal_width() -> Option<u16> {
+    let out = std::io::stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten()?;
+    Some(size.ws_col).filter(|columns| *columns > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::failure::Exit;
+    use super::*;
+
+    #[test]
+    fn a_failure_is_three_lines_whatever_is_in_it() {
+        let failure = Failure::new(Exit::Failed, "held", "name\n`x`", "because\u{1b}[31m of y", "wait");
+        assert_eq!(failure_text(&failure), "error[held]: name `x`\nwhy: because\u{fffd}[31m of y\ntodo: wait");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_and_is_whole_elsewhere() {
+        let rows = vec![vec!["web-1".to_owned(), "x".repeat(150)]];
+        let wide = table_text(&["NAME", "KEY"], rows.clone(), None);
+        assert!(wide.contains(&"x".repeat(150)));
+        assert_eq!(wide.lines().next().unwrap().trim_end(), "NAME   KEY");
+        let narrow = table_text(&["NAME", "KEY"], rows, Some(60));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    }
+}
