@@ -2,7 +2,7 @@
 //! the proof that the other side holds the key is rustls' own.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
@@ -13,17 +13,15 @@ use std::sync::Arc;
 pub(super) fn config(pins: Vec<Fingerprint>) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     let verifier = Pinned { pins, algorithms: provider.signature_verification_algorithms };
-    let mut config =
-        builder(provider).dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("ring has the cipher suites of TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     config
-}
-
-fn builder(provider: Arc<CryptoProvider>) -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
-    ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("ring has the cipher suites of TLS 1.3")
 }
 
 #[derive(Debug)]
