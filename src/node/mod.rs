@@ -1,7 +1,12 @@
 //! A machine's side: what it is told, what it makes of it, and what it reads back.
 
+pub mod agent;
+pub mod claims;
 pub mod client;
+pub mod directory;
+pub mod failure;
 pub mod held;
+pub mod join;
 pub mod kernel;
 pub mod ledger;
 pub mod plan;
@@ -9,3 +14,4 @@ pub mod reconcile;
 #[cfg(test)]
 mod testing;
 pub mod trust;
+pub mod wanted;

@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(second.next().unwrap(), 5001);
         drop(second);
         assert_eq!(Sequence::open(dir.path()).unwrap().next().unwrap(), 6001);
-        std::fs::write(dir.path().join("seq"), "x").unwrap();
+        files::replace(&dir.path().join("seq"), b"x").unwrap();
         assert!(Sequence::open(dir.path()).is_err());
     }
 }

@@ -1,0 +1,158 @@
+//! The files of a node's state directory beside its keys: who it is, what it believes, what it holds and publishes.
+
+use crate::files::{self, FileError};
+use crate::wire::operator::Publish;
+use crate::wire::signed::Signed;
+use crate::wire::token::TokenAppliance;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use state::model::{FleetId, Millis, Name, NodeId, SigningKey};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// A file other than the list is far smaller than this, in bytes.
+const SMALL: u64 = 1024 * 1024;
+
+/// `node.json`: what joining settled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFile {
+    /// Format of this document: 1.
+    pub format: u16,
+    /// The fleet.
+    pub fleet: FleetId,
+    /// Its name.
+    pub fleet_name: Name,
+    /// What its rosters are signed with.
+    pub root_key: SigningKey,
+    /// The mesh interface.
+    pub ifname: String,
+    /// The UDP port of the tunnel.
+    pub listen_port: u16,
+    /// Where to knock, until there is a roster.
+    pub appliances: Vec<TokenAppliance>,
+    /// The node, once it was let in.
+    pub node: Option<NodeId>,
+    /// The name it was given, or proposes until it is let in.
+    pub name: Name,
+    /// The site it proposes.
+    pub site: Option<Name>,
+}
+
+/// A node's state directory.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// Names it; nothing is read or made.
+    pub fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Who the node is; none before `join`.
+    pub fn node(&self) -> Result<Option<NodeFile>, FileError> {
+        self.json("node.json")
+    }
+
+    /// Keeps who the node is.
+    pub fn keep_node(&self, node: &NodeFile) -> Result<(), FileError> {
+        files::replace(&self.file("node.json"), &state::to_bytes(node))
+    }
+
+    /// The roster as it was signed; none before the node was let in.
+    pub fn roster(&self) -> Result<Option<Signed>, FileError> {
+        self.json("roster.json")
+    }
+
+    /// Keeps a roster.
+    pub fn keep_roster(&self, roster: &Signed) -> Result<(), FileError> {
+        files::replace(&self.file("roster.json"), &state::to_bytes(roster))
+    }
+
+    /// The last list as it was kept, not yet verified.
+    pub fn peers(&self) -> Result<Option<Vec<u8>>, FileError> {
+        absent(files::read(&self.file("peers.json"), crate::limits::LIST as u64))
+    }
+
+    /// Keeps the list.
+    pub fn keep_peers(&self, bytes: &[u8]) -> Result<(), FileError> {
+        files::replace(&self.file("peers.json"), bytes)
+    }
+
+    /// When an appliance last answered, to the minute; none if never.
+    pub fn confirmed(&self) -> Result<Option<Millis>, FileError> {
+        self.json("confirmed.json")
+    }
+
+    /// Keeps that an appliance answered.
+    pub fn keep_confirmed(&self, at: Millis) -> Result<(), FileError> {
+        files::replace(&self.file("confirmed.json"), &state::to_bytes(&at))
+    }
+
+    /// What the node publishes.
+    pub fn claims(&self) -> Result<Vec<Publish>, FileError> {
+        Ok(self.json("claims.json")?.unwrap_or_default())
+    }
+
+    /// Keeps what the node publishes.
+    pub fn keep_claims(&self, claims: &[Publish]) -> Result<(), FileError> {
+        files::replace(&self.file("claims.json"), &state::to_bytes(&claims))
+    }
+
+    /// The bearer secret of all calls, in hexadecimal digits.
+    pub fn mesh_token(&self) -> Result<Zeroizing<String>, FileError> {
+        let path = self.file("mesh.token");
+        let bytes = files::read_secret(&path)?;
+        let token =
+            std::str::from_utf8(&bytes).ok().map(str::trim).filter(|t| t.bytes().all(|b| b.is_ascii_hexdigit()));
+        token.map(|t| Zeroizing::new(t.to_owned())).ok_or_else(|| FileError::Unsafe {
+            path,
+            problem: "is not one line of hexadecimal digits; join again with a new token".into(),
+        })
+    }
+
+    /// Keeps the bearer secret.
+    pub fn keep_mesh_token(&self, token: &str) -> Result<(), FileError> {
+        files::replace(&self.file("mesh.token"), Zeroizing::new(format!("{token}\n")).as_bytes())
+    }
+
+    /// The certificate request of this machine: the same bytes for every attempt to join. Made by `make` at first.
+    pub fn certificate_request(&self, make: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, FileError> {
+        let path = self.file("client.csr");
+        match files::read(&path, SMALL) {
+            Err(error) if files::is_absent(&error) => {}
+            read => return read,
+        }
+        files::create_once(&path, &make())?;
+        files::read(&path, SMALL)
+    }
+
+    /// Keeps the client certificate, PEM.
+    pub fn keep_certificate(&self, pem: &str) -> Result<(), FileError> {
+        files::replace(&self.file("client.crt"), pem.as_bytes())
+    }
+
+    fn json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FileError> {
+        let path = self.file(name);
+        let Some(bytes) = absent(files::read(&path, SMALL))? else { return Ok(None) };
+        let read = serde_json::from_slice(&bytes);
+        read.map(Some).map_err(|e| FileError::Unsafe { path, problem: format!("is damaged: {e}") })
+    }
+}
+
+fn absent(read: Result<Vec<u8>, FileError>) -> Result<Option<Vec<u8>>, FileError> {
+    match read {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if files::is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
