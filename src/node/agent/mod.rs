@@ -368,6 +368,10 @@ impl Agent {
         self.contact.next =
             if sent < self.generation { at.boot } else { at.boot + jittered(limits::HEARTBEAT, at.chance) };
         self.warned.retain(|w| !w.starts_with("register"));
+        if answer.duplicate_identity {
+            let text = "another machine speaks with this node's keys; run `holdfast agent reset-identity` on the copy";
+            self.warn(text.into(), out);
+        }
         if let Some(roster) = &answer.roster {
             self.accept_roster(roster, out);
         }

@@ -69,6 +69,7 @@ impl Lab {
             services: vec![],
             roster: None,
             enrolled: None,
+            duplicate_identity: false,
         }
     }
 
