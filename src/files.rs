@@ -156,6 +156,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     rustix::fs::fsync(&dir).map_err(io(path, "syncing its directory"))
 }
 
+/// Opens a private log file (0600) to be written at its end; begun anew when it is larger than `limit` bytes.
+pub fn log(path: &Path, limit: u64) -> Result<File, FileError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::from_raw_mode(0o600)).map_err(io(path, "opening"))?);
+    if file.metadata().map_err(std_io(path, "looking at it"))?.len() > limit {
+        file.set_len(0).map_err(std_io(path, "emptying"))?;
+    }
+    Ok(file)
+}
+
 /// Removes a file if it is there.
 pub fn remove(path: &Path) -> Result<(), FileError> {
     match rustix::fs::unlink(path) {

@@ -76,3 +76,39 @@ pub const ENDPOINTS: usize = 16;
 pub const LIST: usize = 64 * 1024 * 1024;
 /// A refusal's body as a node accepts it, bytes.
 pub const PROBLEM: usize = 64 * 1024;
+
+/// A list of names that no appliance has confirmed for so long is old: answers say so to whoever can hear it.
+pub const NAMES_OLD: Duration = Duration::from_secs(180);
+/// Questions of a source outside loopback and the mesh: size of its bucket, and how many come back each second.
+pub const DNS_BUCKET: (f64, f64) = (100.0, 50.0);
+/// Sources whose buckets are remembered.
+pub const DNS_SOURCES: usize = 4096;
+/// Answers kept per published list: about 300 KiB at most with the limit below and usual answers.
+pub const DNS_CACHE: usize = 1024;
+/// Questions longer than this are not kept, bytes: one name of the longest kind and an OPT record fit.
+pub const DNS_CACHED_QUERY: usize = 320;
+/// TCP streams of one resolver address at a time.
+pub const DNS_STREAMS: usize = 256;
+/// How long a DNS client may take over TCP for a question, or to take its answer.
+pub const DNS_STREAM_IDLE: Duration = Duration::from_secs(5);
+/// Streams of one proxied service at a time.
+pub const PROXY_STREAMS: usize = 4096;
+/// A connection to a proxied service's target, which is on the same machine.
+pub const PROXY_DIAL: Duration = Duration::from_secs(5);
+/// The head of a proxied request or answer, bytes.
+pub const PROXY_HEAD: usize = 64 * 1024;
+
+/// One order to the data plane, or its answer, bytes: the records of 10,000 nodes several times over.
+pub const TOLD: u64 = 64 * 1024 * 1024;
+/// The data plane's answer to an order.
+pub const ORDER: Duration = Duration::from_secs(30);
+/// From starting a data plane to its first answer.
+pub const START: Duration = Duration::from_secs(10);
+/// The data plane's log file is begun anew at its start when larger than this, bytes.
+pub const LOG: u64 = 1024 * 1024;
+/// How long a WireGuard session lives without a new handshake (REJECT_AFTER_TIME).
+pub const SESSION: Duration = Duration::from_secs(180);
+/// Between two writings of where peers were heard. What roams in between is lost by a kill.
+pub const HEARD_KEPT: Duration = Duration::from_secs(10);
+/// A confirmation of an unchanged list is written down when it is so much later than the one written.
+pub const CONFIRMED_KEPT: Duration = Duration::from_secs(60);

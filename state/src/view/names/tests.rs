@@ -116,10 +116,14 @@ fn what_is_not_there_is_told_from_what_has_nothing_of_the_kind() {
     for inner in ["shop.internal", "_tcp.shop.internal", "_udp.shop.internal", "back.internal", "internal"] {
         assert_eq!(ask(&zone, inner, Kind::A), Some(Outcome::NoData), "{inner}");
     }
-    for none in ["nope.internal", "a.web-1.internal", "_udp.back.internal", "web\0.internal", "x y.internal", ".internal"] {
+    for none in
+        ["nope.internal", "a.web-1.internal", "_udp.back.internal", "web\0.internal", "x y.internal", ".internal"]
+    {
         assert_eq!(ask(&zone, none, Kind::A), Some(Outcome::NxDomain), "{none}");
     }
-    for foreign in ["example.org", "internal.example", "arpa", "in-addr.arpa", "10.in-addr.arpa", "1.0.91.10.in-addr.arpa"] {
+    for foreign in
+        ["example.org", "internal.example", "arpa", "in-addr.arpa", "10.in-addr.arpa", "1.0.91.10.in-addr.arpa"]
+    {
         assert_eq!(ask(&zone, foreign, Kind::A), None, "{foreign}");
     }
     assert_eq!(zone.ask(&[], Kind::Ns), None);
@@ -158,8 +162,14 @@ fn a_prefix_off_the_label_is_several_zones() {
     assert_eq!(reverse_zones(&mesh("10.90.0.0/16", None)), ["90.10.in-addr.arpa"]);
     let zones = reverse_zones(&mesh("10.64.0.0/14", Some("fd00::/9")));
     assert_eq!(zones[..4], ["64", "65", "66", "67"].map(|n| format!("{n}.10.in-addr.arpa")));
-    assert_eq!(zones[4..], ["0.0.d.f.ip6.arpa"; 0].map(String::from).into_iter().chain(
-        ["0", "1", "2", "3", "4", "5", "6", "7"].map(|n| format!("{n}.d.f.ip6.arpa"))).collect::<Vec<_>>()[..]);
+    assert_eq!(
+        zones[4..],
+        ["0.0.d.f.ip6.arpa"; 0]
+            .map(String::from)
+            .into_iter()
+            .chain(["0", "1", "2", "3", "4", "5", "6", "7"].map(|n| format!("{n}.d.f.ip6.arpa")))
+            .collect::<Vec<_>>()[..]
+    );
     assert_eq!(reverse_zones(&mesh("10.0.0.8/29", None)).len(), 8);
 }
 
