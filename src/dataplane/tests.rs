@@ -1,5 +1,5 @@
 //! The data plane as a process, in network namespaces of its own: two tunnels, a kill, a withdrawal.
-#![expect(clippy::disallowed_methods, reason = "tests start real programs")]
+#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "tests start real programs and state figures")]
 
 use super::*;
 use crate::wire::dataplane::{Proxy, Resolver, Status, Told, Tunnel, TunnelPeer};
@@ -95,12 +95,7 @@ impl Node {
     }
 
     fn tunnel_to(&self, other: &Self, address: Ipv4Addr, endpoint: Option<SocketAddr>) -> Told {
-        let peer = TunnelPeer {
-            public_key: other.key(),
-            allowed: vec![address.into()].into_iter().map(host).collect(),
-            endpoint,
-            keepalive: 0,
-        };
+        let peer = TunnelPeer { public_key: other.key(), allowed: vec![host(address)], endpoint, keepalive: 0 };
         let tunnel = Tunnel {
             ifname: "hf0".into(),
             mtu: 1420,

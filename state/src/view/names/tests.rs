@@ -147,8 +147,7 @@ fn addresses_lead_back_to_nodes() {
     let web = Some(Outcome::Answer(vec![Data::Node(zone.hosts.first().map(|h| &h.name).unwrap())]));
     assert_eq!(ask(&zone, "1.0.90.10.in-addr.arpa", Kind::Ptr), web);
     let v6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.9.0.0.0.0.d.f.ip6.arpa";
-    let v6 = v6.replace(".0.9.0.0.0.0.d.f", ".0.9.0.0.0.0.d.f");
-    assert_eq!(ask(&zone, &v6, Kind::Ptr), web);
+    assert_eq!(ask(&zone, v6, Kind::Ptr), web);
     assert_eq!(ask(&zone, "1.0.90.10.in-addr.arpa", Kind::A), Some(Outcome::NoData));
     assert_eq!(ask(&zone, "3.90.10.in-addr.arpa", Kind::Ptr), Some(Outcome::NoData), "10.90.3.4 is beneath");
     for none in ["2.0.90.10", "1.90.10", "01.0.90.10", "256.0.90.10", "x.1.0.90.10", "a.90.10"] {
@@ -162,14 +161,7 @@ fn a_prefix_off_the_label_is_several_zones() {
     assert_eq!(reverse_zones(&mesh("10.90.0.0/16", None)), ["90.10.in-addr.arpa"]);
     let zones = reverse_zones(&mesh("10.64.0.0/14", Some("fd00::/9")));
     assert_eq!(zones[..4], ["64", "65", "66", "67"].map(|n| format!("{n}.10.in-addr.arpa")));
-    assert_eq!(
-        zones[4..],
-        ["0.0.d.f.ip6.arpa"; 0]
-            .map(String::from)
-            .into_iter()
-            .chain(["0", "1", "2", "3", "4", "5", "6", "7"].map(|n| format!("{n}.d.f.ip6.arpa")))
-            .collect::<Vec<_>>()[..]
-    );
+    assert_eq!(zones[4..], ["0", "1", "2", "3", "4", "5", "6", "7"].map(|n| format!("{n}.d.f.ip6.arpa")));
     assert_eq!(reverse_zones(&mesh("10.0.0.8/29", None)).len(), 8);
 }
 
