@@ -57,10 +57,18 @@ impl Fleet {
     /// # Errors
     /// If it is not ready in time.
     pub fn appliance(&self, host: &str, last: u8) -> Result<()> {
+        self.appliance_with(host, last, &[])
+    }
+
+    /// As [`Self::appliance`], with further flags of `init`.
+    ///
+    /// # Errors
+    /// If it is not ready in time.
+    pub fn appliance_with(&self, host: &str, last: u8, flags: &[&str]) -> Result<()> {
         let address = self.lab.host(host, last)?;
         let recovery = self.lab.folder().join(format!("{host}.recovery"));
         let mut init = self.holdfast(host, &["init", "--fleet", "lab", "--advertise", &address.to_string()]);
-        init.arg("--state").arg(self.state(host)).arg("--recovery-file").arg(recovery);
+        init.args(flags).arg("--state").arg(self.state(host)).arg("--recovery-file").arg(recovery);
         run(&mut init)?.ok().context("holdfast init")?;
         *lock(&self.appliance) = Some((host.to_owned(), address));
         self.serve()
