@@ -60,9 +60,11 @@ impl Ahead {
         if shown < GENEROUS { (shown * 2).max(self.floor) } else { shown }
     }
 
-    /// Makes the file `length` long and writes zeros into what is new. If that fails the file is as it was.
+    /// Makes the file `length` long and writes zeros into what is new. If that fails the file is as it was. The length is
+    /// synced first: a write that the disk keeps without it would leave a length that is none of redb's.
     fn fill(&self, lengths: &mut Lengths, length: u64) -> Result<(), io::Error> {
-        let filled = self.medium.set_len(length).and_then(|()| self.zero(lengths.filled, length));
+        let longer = self.medium.set_len(length).and_then(|()| self.medium.sync_data());
+        let filled = longer.and_then(|()| self.zero(lengths.filled, length));
         match filled {
             Ok(()) => {
                 lengths.filled = length;

@@ -57,7 +57,7 @@ impl Store {
             }
             while checkpoints.first().is_some_and(|checkpoint| checkpoint.applied.index <= stored.id.index) {
                 let checkpoint = checkpoints.remove(0);
-                if checkpoint.head != head || state_hash(&checkpoint.state) != state_hash(&state) {
+                if checkpoint.head != head || checkpoint.state != state {
                     let index = checkpoint.applied.index;
                     return Err(StoreError::damaged(format!(
                         "the checkpoint at entry {index} is not what replaying gives"
