@@ -19,12 +19,16 @@ pub trait Place: Send + Sync + 'static {
     fn free_reserve(&self);
     /// Keeps that room again, if there is plenty.
     fn refill_reserve(&self);
+    /// Whether there is room to go on after the disk was full.
+    fn has_room(&self) -> bool;
 }
 
 /// A directory that holds a store.
 #[derive(Clone, Debug)]
 pub struct Home {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
+    /// Length of a new store's file.
+    pub(super) floor: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -37,12 +41,17 @@ struct HeadFile {
 impl Home {
     /// The store in a directory that exists and is private.
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self { dir: dir.to_owned(), floor: limits::STORE_FLOOR }
     }
 
     /// The store as it lies there, to look at while no appliance runs. Nothing is changed.
     pub fn inspect(&self) -> Result<Store, StoreError> {
         Store::inspect(store::file(self.opened(OFlags::RDWR, &self.store())?)?)
+    }
+
+    /// Bytes that this user may still write.
+    fn room(&self) -> u64 {
+        statvfs(&self.dir).map_or(0, |fs| fs.f_bavail * fs.f_frsize)
     }
 
     fn store(&self) -> PathBuf {
@@ -76,7 +85,7 @@ impl Home {
         let staged = self.dir.join("store.redb.new");
         let doing = "creating the store";
         let file = self.opened(OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, &staged)?;
-        Store::create(store::file(file)?, limits::STORE_FLOOR)?;
+        Store::create(store::file(file)?, self.floor)?;
         let file = self.opened(OFlags::RDWR, &staged)?;
         file.sync_all().map_err(|error| disk(doing, error))?;
         rustix::fs::rename(&staged, self.store()).map_err(|errno| disk(doing, errno.into()))?;
@@ -97,7 +106,7 @@ impl Place for Home {
             }
             file => file?,
         };
-        let opened = Store::open(store::file(file)?, limits::STORE_FLOOR, known)?;
+        let opened = Store::open(store::file(file)?, self.floor, known)?;
         self.refill_reserve();
         Ok(opened)
     }
@@ -108,6 +117,9 @@ impl Place for Home {
     }
 
     fn free_reserve(&self) {
+        if !self.reserve().exists() {
+            return;
+        }
         match files::remove(&self.reserve()) {
             Ok(()) => tracing::warn!("the disk is full; the reserve has been freed"),
             Err(error) => tracing::error!(%error, "the disk is full, and the reserve could not be freed"),
@@ -115,8 +127,7 @@ impl Place for Home {
     }
 
     fn refill_reserve(&self) {
-        let plenty = statvfs(&self.dir).is_ok_and(|fs| fs.f_bavail * fs.f_frsize > 2 * limits::RESERVE);
-        if self.reserve().exists() || !plenty {
+        if self.reserve().exists() || self.room() < 2 * limits::RESERVE {
             return;
         }
         let made = self.opened(OFlags::WRONLY | OFlags::CREATE, &self.reserve()).and_then(|file| {
@@ -128,6 +139,10 @@ impl Place for Home {
             // Half a reserve would pass for a whole one.
             let _ = files::remove(&self.reserve());
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.room() >= limits::RESERVE / 2
     }
 }
 

@@ -69,26 +69,14 @@ impl Supervisor {
         tracing::error!(%fault, "the store failed; changes are refused until it works again, reads go on");
         loop {
             let told = if fault.is_full() { SubmitError::DiskFull } else { SubmitError::Restarting };
-            let place = Arc::clone(&self.place);
-            if fault.is_full() {
-                tasks::blocking(move || place.free_reserve()).await;
-            }
-            let published = self.published.clone();
-            let place = Arc::clone(&self.place);
-            let attempt = async move { Engine::start(open(&place).await?, published).await };
-            tokio::pin!(attempt);
-            let result = loop {
-                tokio::select! {
-                    result = &mut attempt => break result,
-                    job = self.jobs.recv() => job?.answer.fail(told.clone()),
-                }
-            };
-            match result {
-                Ok(engine) => {
+            let attempt = attempt(Arc::clone(&self.place), self.published.clone(), fault.is_full());
+            match self.refusing(told.clone(), attempt).await? {
+                Ok(Some(engine)) => {
                     self.shared.set_store(engine.log.store());
-                    tracing::info!("the store works again");
+                    tracing::warn!("the store works again");
                     return Some(engine);
                 }
+                Ok(None) => {}
                 Err(error) => {
                     if error.to_string() != fault.to_string() {
                         tracing::error!(%error, "the store cannot be opened yet");
@@ -96,17 +84,39 @@ impl Supervisor {
                     fault = error;
                 }
             }
-            let told = if fault.is_full() { SubmitError::DiskFull } else { SubmitError::Restarting };
-            let pause = sleep(limits::STORE_RETRY);
-            tokio::pin!(pause);
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    job = self.jobs.recv() => job?.answer.fail(told.clone()),
-                }
+            self.refusing(told, sleep(limits::STORE_RETRY)).await?;
+        }
+    }
+
+    /// Waits for something and refuses whoever calls meanwhile. None if nobody can call any more.
+    async fn refusing<T>(&mut self, told: SubmitError, until: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                done = &mut until => return Some(done),
+                job = self.jobs.recv() => job?.answer.fail(told.clone()),
             }
         }
     }
+}
+
+/// One attempt at a new engine. None if the disk was full and still is.
+async fn attempt(
+    place: Arc<dyn Place>,
+    published: watch::Sender<Arc<State>>,
+    full: bool,
+) -> Result<Option<Engine>, StoreError> {
+    if full {
+        let place = Arc::clone(&place);
+        let room = tasks::blocking(move || {
+            place.free_reserve();
+            place.has_room()
+        });
+        if !room.await {
+            return Ok(None);
+        }
+    }
+    Engine::start(open(&place).await?, published).await.map(Some)
 }
 
 /// Looks after a running engine's store. Ends only when a write of its own has failed: then so will every later one.

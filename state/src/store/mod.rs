@@ -166,3 +166,6 @@ impl Store {
         self.ahead.make_room().doing("growing the file")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,7 @@ impl Sweep {
     fn image(&self, life: &Life, image: Vec<u8>, at: usize, what: &str, deep: bool) {
         let known = life.acknowledged_by(at);
         let medium = Recorder::new(image.clone());
-        self.judge(life.check(&medium, known), known, || format!("{what} at operation {at}"));
+        self.judge(life.check(&medium, known, deep), known, || format!("{what} at operation {at}"));
         if !deep {
             return;
         }
@@ -39,12 +39,12 @@ impl Sweep {
             if let Some(length) = op.written() {
                 let mut torn = partly.clone();
                 op.apply(&mut torn, Some(length / 2));
-                let found = life.check(&Recorder::new(torn), known);
+                let found = life.check(&Recorder::new(torn), known, false);
                 self.judge(found, known, || format!("{what} at operation {at}, torn at operation {n} of its repair"));
             }
             op.apply(&mut partly, None);
             if matches!(op, Op::Sync) {
-                let found = life.check(&Recorder::new(partly.clone()), known);
+                let found = life.check(&Recorder::new(partly.clone()), known, false);
                 self.judge(found, known, || format!("{what} at operation {at}, again after {n} of its repair"));
             }
         }

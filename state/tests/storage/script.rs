@@ -123,15 +123,15 @@ impl Life {
         self.acknowledged.iter().rposition(|at| *at <= ops).unwrap_or(0) as u64
     }
 
-    /// Opens an image with the head file naming the batch `known`, and checks all of what it holds.
-    pub(crate) fn check(&self, medium: &Recorder, known: u64) -> Result<u64, String> {
+    /// Opens an image with the head file naming the batch `known`, which checks pages, chain and checkpoint, and looks
+    /// for the rows; `thorough` replays all of it as well.
+    pub(crate) fn check(&self, medium: &Recorder, known: u64, thorough: bool) -> Result<u64, String> {
         let known = self.steps[known as usize].head;
         let opened = Store::open(medium.boxed(), 0, Some(known)).map_err(|error| error.to_string())?;
         let found = opened.head.batch;
         let step = self.steps.get(found as usize).ok_or_else(|| format!("batch {found} was never written"))?;
-        let verified = opened.store.verify().map_err(|error| error.to_string())?;
-        if verified.head != step.head || verified.state != step.state || opened.head != step.head {
-            return Err(format!("batch {found} holds something else than was written"));
+        if opened.head != step.head {
+            return Err(format!("batch {found} is another one than was written"));
         }
         for (key, value) in &step.rows {
             let row = opened.store.row(key).map_err(|error| error.to_string())?;
@@ -139,8 +139,14 @@ impl Life {
                 return Err(format!("a row of batch {found} is not what was written"));
             }
         }
-        if verified.rows != step.rows.len() as u64 {
-            return Err(format!("batch {found} has {} rows, not {}", verified.rows, step.rows.len()));
+        if thorough {
+            let verified = opened.store.verify().map_err(|error| error.to_string())?;
+            if verified.head != step.head || verified.state != step.state {
+                return Err(format!("replaying up to batch {found} gives another state"));
+            }
+            if verified.rows != step.rows.len() as u64 {
+                return Err(format!("batch {found} has {} rows, not {}", verified.rows, step.rows.len()));
+            }
         }
         Ok(found)
     }
