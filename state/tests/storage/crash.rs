@@ -85,9 +85,9 @@ impl Sweep {
                     let mut image = durable.clone();
                     for op in &pending {
                         let roll = dice.roll();
-                        let torn = op.written().filter(|_| roll % 7 == 0);
+                        let torn = op.written().filter(|_| roll.is_multiple_of(7));
                         let torn = torn.map(|length| (roll as usize / 7) % (length / 512 + 1) * 512);
-                        if roll % 3 != 0 {
+                        if !roll.is_multiple_of(3) {
                             op.apply(&mut image, torn);
                         }
                     }
@@ -121,5 +121,4 @@ fn no_crash_loses_what_was_acknowledged() {
     let faults = sweep.faults.lock().unwrap();
     assert!(faults.is_empty(), "{} of {images} images; the first: {:#?}", faults.len(), &faults[..faults.len().min(5)]);
     assert!(images >= 10_000, "only {images} images");
-    println!("{images} images of {} operations, {} batches", life.ops.len(), life.steps.len() - 1);
 }

@@ -155,7 +155,7 @@ impl Life {
 /// Every third batch brings a row, every ninth takes the oldest away; one is so large that the file must grow.
 fn receipts(n: usize, rows: &mut BTreeMap<RowKey, Vec<u8>>) -> Rows {
     let mut brought = Rows::default();
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         let key = RowKey { table: "receipts".into(), key: vec![n as u8; 48] };
         let value = vec![n as u8; if n == 15 { 400_000 } else { 300 }];
         rows.insert(key.clone(), value.clone());
