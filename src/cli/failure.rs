@@ -4,6 +4,7 @@ use crate::config::ConfigError;
 use crate::files::FileError;
 use crate::keys::KeyError;
 use crate::node::client::CallError;
+use crate::node::failure as node;
 use crate::wire::problem::Problem;
 use crate::wire::token::TokenError;
 use state::Refusal;
@@ -141,11 +142,28 @@ impl From<CallError> for Failure {
     }
 }
 
+impl From<node::Failure> for Failure {
+    fn from(failure: node::Failure) -> Self {
+        let node::Failure { code, what, why, todo } = failure;
+        let exit = match code.as_str() {
+            "unreachable" => Exit::Unreachable,
+            "not_found" => Exit::NotFound,
+            "conflict" | "held" | "in_use" => Exit::Conflict,
+            _ => Exit::Failed,
+        };
+        Self { exit, code, what, why, todo }
+    }
+}
+
 impl From<anyhow::Error> for Failure {
     /// What is known of the error's kind is kept; of any other the whole chain is shown.
     fn from(error: anyhow::Error) -> Self {
         let error = match error.downcast::<Self>() {
             Ok(failure) => return failure,
+            Err(error) => error,
+        };
+        let error = match error.downcast::<node::Failure>() {
+            Ok(failure) => return failure.into(),
             Err(error) => error,
         };
         let error = match error.downcast::<CallError>() {

@@ -11,11 +11,13 @@ pub mod demo;
 mod failure;
 mod fingerprint;
 mod globals;
+mod join;
 mod journal;
 mod logs;
 mod mesh;
 mod node;
 mod output;
+mod secret;
 mod service;
 mod status;
 mod usage;
@@ -56,6 +58,10 @@ enum Command {
     Journal(journal::Command),
     /// The pin of this appliance's certificate
     Fingerprint,
+    /// Make this machine a node of a fleet
+    Join(join::Arguments),
+    /// Run this node's tunnel, resolver and proxies; the agent starts it
+    Dataplane,
     /// This machine as a node
     #[command(subcommand)]
     Agent(agent::Command),
@@ -69,6 +75,13 @@ enum Command {
     Demo(demo::Demo),
     /// Completions for a shell, on standard output
     Completions(completions::Arguments),
+}
+
+impl Command {
+    /// Whether it is a service rather than a question.
+    const fn stays(&self) -> bool {
+        matches!(self, Self::Dataplane)
+    }
 }
 
 /// Runs the command line of this process.
@@ -85,7 +98,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         }
         Err(error) => return end(Err(usage::failure(&error, &arguments))),
     };
-    logs::start("warn");
+    logs::start(if cli.command.stays() { "info" } else { "warn" });
     // An error here means that a provider was installed before, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     end(dispatch(cli))
@@ -109,6 +122,11 @@ fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
         Command::Status => asking(status::run(&globals)),
         Command::Journal(command) => asking(journal::run(command, &globals)),
         Command::Fingerprint => fingerprint::run(&globals),
+        Command::Join(arguments) => join::run(arguments, &globals),
+        Command::Dataplane => {
+            globals.only(&["--state"])?;
+            Ok(crate::dataplane::main(globals.dir()?)?)
+        }
         Command::Agent(command) => agent::run(command, &globals),
         Command::Service(command) => asking(service::run(command, &globals)),
         Command::Config(command) => config::run(command, &globals),
@@ -121,7 +139,7 @@ fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
 }
 
 /// Runs what asks over a socket and waits for the answer.
-fn asking(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn asking<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::from(anyhow::Error::new(error)))?.block_on(work)
 }

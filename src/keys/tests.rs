@@ -191,3 +191,24 @@ fn a_node_keeps_its_first_id() {
     assert!(message(NodeKeys::keep_id(&dir, second)).contains("names another node"));
     assert_eq!(NodeKeys::id(&dir).unwrap(), Some(first));
 }
+
+#[test]
+fn the_recovery_identity_is_handed_out_once_and_fits_the_public_half() {
+    let (outer, dir) = home();
+    ApplianceKeys::make(&dir).unwrap();
+    let file = outer.path().join("recovery.txt");
+    make_recovery(&dir, &file).unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let secret = text.lines().find_map(|line| line.strip_prefix("hfr1_")).unwrap();
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(secret, &mut bytes).unwrap();
+    let public = x25519_dalek::PublicKey::from(&x25519_dalek::StaticSecret::from(bytes));
+    let kept = std::fs::read_to_string(dir.join("recovery.pub")).unwrap();
+    assert_eq!(kept.trim(), hex::encode(public.as_bytes()));
+    let other = outer.path().join("other.txt");
+    assert!(message(make_recovery(&dir, &other)).contains("recovery.pub: exists already"));
+    assert!(message(make_recovery(&outer.path().join("new"), &file)).contains("recovery.txt: exists already"));
+    assert!(message(check_recovery(&dir.join("x"), &outer.path().join("no/f"))).contains("does not exist"));
+    assert!(!other.exists());
+}
