@@ -56,3 +56,44 @@ listening() {
   echo "nothing listens on port $1" >&2
   return 1
 }
+
+# in_net COMMAND… : in this bench's own network namespace, which has the address 198.51.100.2 and no way out.
+net=hfbench$$
+in_net() { ip netns exec "$net" "$@"; }
+
+# serve_alone : a fresh appliance in that namespace; sets appliance (its process id) and socket.
+serve_alone() {
+  ip netns add "$net"
+  leave+=("ip netns del $net")
+  in_net ip link set lo up
+  in_net ip addr add 198.51.100.2/32 dev lo
+  in_net "$HOLDFAST" init --state "$work/ap" --fleet bench --advertise 198.51.100.2 --recovery-file "$work/recovery" >/dev/null
+  in_net "$HOLDFAST" serve --state "$work/ap" --listen 198.51.100.2 >"$work/serve.log" 2>&1 &
+  appliance=$!
+  children+=("$appliance")
+  socket=$work/ap/operator.sock
+  until [ -e "$work/ap/ready" ]; do
+    kill -0 "$appliance" || { tail -3 "$work/serve.log" >&2; return 1; }
+    sleep 0.05
+  done
+}
+
+# load WHAT NODES AMOUNT : benches/load.rs against that appliance.
+load() {
+  local nodes=$work/nodes$((made_nodes++))
+  mkdir -p "$nodes"
+  in_net "$load_program" "$1" "$HOLDFAST" "$socket" "$appliance" "$nodes" "$2" "$3"
+}
+made_nodes=0
+
+# build_bench NAME : builds benches/NAME.rs with optimisation and prints where it is.
+build_bench() {
+  cargo bench --quiet --bench "$1" --no-run --message-format=json 2>/dev/null |
+    sed -n 's/.*"kind":\["bench"\].*"executable":"\([^"]*\)".*/\1/p' | tail -1
+}
+
+# rss PROCESS_ID… : resident memory of all together, MiB.
+rss() {
+  local pid
+  for pid in "$@"; do awk '/^VmRSS/ { print $2 }' "/proc/$pid/status"; done | awk '{ s += $1 } END { printf "%.1f", s / 1024 }'
+}
