@@ -105,9 +105,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "src",
-        but: &["src/node/kernel"],
+        but: &["src/node/kernel", "src/dataplane/tunnel.rs"],
         words: &["rtnetlink", "genetlink", "nftables::"],
-        home: "src/node/kernel is what speaks netlink and nft",
+        home: "src/node/kernel is what speaks netlink and nft; the data plane removes only the interface that it holds",
     },
     Layer {
         folder: "src",
