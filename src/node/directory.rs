@@ -1,12 +1,13 @@
 //! The files of a node's state directory beside its keys: who it is, what it believes, what it holds and publishes.
 
 use crate::files::{self, FileError};
+use crate::wire::enrol::EnrolRequest;
 use crate::wire::operator::Publish;
 use crate::wire::signed::Signed;
 use crate::wire::token::TokenAppliance;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use state::model::{FleetId, Millis, Name, NodeId, SigningKey};
+use state::model::{Fingerprint, FleetId, Millis, Name, NodeId, SigningKey};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -36,6 +37,12 @@ pub struct NodeFile {
     pub name: Name,
     /// The site it proposes.
     pub site: Option<Name>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptRequest {
+    token: Fingerprint,
+    request: EnrolRequest,
 }
 
 /// A node's state directory.
@@ -125,15 +132,16 @@ impl Directory {
         files::replace(&self.file("mesh.token"), Zeroizing::new(format!("{token}\n")).as_bytes())
     }
 
-    /// The certificate request of this machine: the same bytes for every attempt to join. Made by `make` at first.
-    pub fn certificate_request(&self, make: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, FileError> {
-        let path = self.file("client.csr");
-        match files::read(&path, SMALL) {
-            Err(error) if files::is_absent(&error) => {}
-            read => return read,
-        }
-        files::create_once(&path, &make())?;
-        files::read(&path, SMALL)
+    /// The request of an earlier `join` with the token of this fingerprint, without the token's secret.
+    pub fn request(&self, token: Fingerprint) -> Result<Option<EnrolRequest>, FileError> {
+        let kept: Option<KeptRequest> = self.json("join.json")?;
+        Ok(kept.filter(|kept| kept.token == token).map(|kept| kept.request))
+    }
+
+    /// Keeps a request before it is sent: an appliance gives a lost answer again to the very same bytes only.
+    pub fn keep_request(&self, token: Fingerprint, request: &EnrolRequest) -> Result<(), FileError> {
+        let request = EnrolRequest { secret: String::new(), ..request.clone() };
+        files::replace(&self.file("join.json"), &state::to_bytes(&KeptRequest { token, request }))
     }
 
     /// Keeps the client certificate, PEM.

@@ -5,9 +5,12 @@ use crate::node::client::{Appliances, CallError, Client, Sequence, Signer};
 use crate::node::directory::{Directory, NodeFile};
 use crate::node::failure::Failure;
 use crate::node::held::{Extent, Held};
+use crate::node::kernel::Netlink;
+use crate::node::kernel::names::{INTERFACE, INTERFACE_MAX, LISTEN_PORT};
+use crate::node::kernel::underlay::{self, Underlay};
 use crate::node::trust::Trust;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
-use crate::wire::token::{Purpose, Token};
+use crate::wire::token::{Purpose, Token, TokenAppliance};
 use crate::{clock, files, limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -79,7 +82,7 @@ pub async fn join(token: &str, dir: &Path, wishes: Wishes) -> Result<Joined, Fai
             let request = request(&directory, &keys, &token, &node).await?;
             let key = idempotency_key(&token, &request.signing_key);
             let signer = Signer::new(keys.signing, None, Sequence::open(dir)?);
-            let client = Client::new(Appliances::from(&token), Arc::new(signer));
+            let client = Client::new(Appliances::from(token.appliances.as_slice()), Arc::new(signer));
             let enrolled = client.enrol(&request, key).await.map_err(|error| refused(error, &words))?;
             let address = enrolled.address;
             let name = enrolled.name.clone();
@@ -146,8 +149,8 @@ fn settle(directory: &Directory, token: &Token, wishes: Wishes) -> Result<NodeFi
         fleet: token.fleet,
         fleet_name: token.fleet_name.clone(),
         root_key: token.root_key,
-        ifname: wishes.ifname.or(before.as_ref().map(|b| b.ifname.clone())).unwrap_or_else(|| "hf0".into()),
-        listen_port: wishes.port.or(before.map(|b| b.listen_port)).unwrap_or(51820),
+        ifname: wishes.ifname.or(before.as_ref().map(|b| b.ifname.clone())).unwrap_or_else(|| INTERFACE.into()),
+        listen_port: wishes.port.or(before.map(|b| b.listen_port)).unwrap_or(LISTEN_PORT),
         appliances: token.appliances.clone(),
         node: id,
         name,
@@ -157,26 +160,40 @@ fn settle(directory: &Directory, token: &Token, wishes: Wishes) -> Result<NodeFi
     Ok(node)
 }
 
+/// The request, the same bytes for every attempt with one token.
 async fn request(
     directory: &Directory,
     keys: &NodeKeys,
     token: &Token,
     node: &NodeFile,
 ) -> Result<EnrolRequest, Failure> {
-    let client = ClientKey::make(directory.path())?;
-    let csr = directory.certificate_request(|| client.request())?;
+    let secret = token.secret.expose_hex().to_string();
+    let fingerprint = token.secret.fingerprint();
+    if let Some(kept) = directory.request(fingerprint)?.filter(|kept| kept.listen_port == node.listen_port) {
+        return Ok(EnrolRequest { secret, ..kept });
+    }
+    let csr = ClientKey::make(directory.path())?.request();
     let public = keys.public();
-    Ok(EnrolRequest {
+    let underlay = underlay(&node.ifname).await?;
+    let request = EnrolRequest {
         audience: token.fleet,
-        secret: token.secret.expose_hex().to_string(),
+        secret,
         signing_key: public.signing_key,
         wireguard_key: public.wireguard_key,
         sealing_key: public.sealing_key,
         certificate_request: STANDARD.encode(csr),
         listen_port: node.listen_port,
-        local_endpoints: local_endpoints(&[], node.listen_port),
+        local_endpoints: local_endpoints(&underlay.addresses, node.listen_port),
         agent_version: env!("CARGO_PKG_VERSION").into(),
-    })
+    };
+    directory.keep_request(fingerprint, &request)?;
+    Ok(request)
+}
+
+/// What this machine's networks are, the mesh's own aside.
+pub async fn underlay(ifname: &str) -> Result<Underlay, Failure> {
+    let seen = async { underlay::observe(&Netlink::connect()?, ifname).await };
+    seen.await.map_err(|error| Failure::local("this machine's addresses are not known", error))
 }
 
 /// The machine's own addresses as others of its site dial them.
@@ -201,9 +218,9 @@ fn refused(error: CallError, words: &str) -> Failure {
 /// Refuses what the kernel does not take as an interface's name.
 fn ifname(name: &str) -> Result<(), String> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-    if name.is_empty() || name.len() > 15 || name.contains(odd) || name == "." || name == ".." {
+    if name.is_empty() || name.len() > INTERFACE_MAX || name.contains(odd) || name == "." || name == ".." {
         let shown: String = name.chars().take(64).collect();
-        return Err(format!("`{shown}` is not an interface name of 1 to 15 characters"));
+        return Err(format!("`{shown}` is not an interface name of 1 to {INTERFACE_MAX} characters"));
     }
     Ok(())
 }
@@ -222,11 +239,11 @@ fn host_name() -> Result<Name, Failure> {
     })
 }
 
-impl From<&Token> for Appliances {
-    fn from(token: &Token) -> Self {
+impl From<&[TokenAppliance]> for Appliances {
+    fn from(appliances: &[TokenAppliance]) -> Self {
         Self {
-            endpoints: token.appliances.iter().flat_map(|a| a.mesh.iter().cloned()).collect(),
-            pins: token.appliances.iter().flat_map(|a| a.pins.iter().copied()).collect(),
+            endpoints: appliances.iter().flat_map(|a| a.mesh.iter().cloned()).collect(),
+            pins: appliances.iter().flat_map(|a| a.pins.iter().copied()).collect(),
             keys: Vec::new(),
         }
     }

@@ -8,10 +8,15 @@ pub mod failure;
 pub mod held;
 pub mod join;
 pub mod kernel;
+mod knock;
 pub mod ledger;
 pub mod plan;
 pub mod reconcile;
+pub mod run;
+mod socket;
 #[cfg(test)]
 mod testing;
 pub mod trust;
+mod upkeep;
+mod view;
 pub mod wanted;

@@ -369,7 +369,7 @@ impl Agent {
             if sent < self.generation { at.boot } else { at.boot + jittered(limits::HEARTBEAT, at.chance) };
         self.warned.retain(|w| !w.starts_with("register"));
         if answer.duplicate_identity {
-            let text = "another machine speaks with this node's keys; run `holdfast agent reset-identity` on the copy";
+            let text = "another machine speaks with this node's keys; stop the copy and remove its state directory";
             self.warn(text.into(), out);
         }
         if let Some(roster) = &answer.roster {

@@ -98,7 +98,12 @@ impl Client {
             .tcp_keepalive_retries(2)
             .build()
             .expect("the settings are constants that reqwest accepts");
-        Self { http, appliances, signer, good: AtomicUsize::new(0) }
+        Self { http, appliances, signer, good: AtomicUsize::new(usize::MAX) }
+    }
+
+    /// The endpoint that answered last; none before the first answer.
+    pub fn answered_last(&self) -> Option<Endpoint> {
+        self.appliances.endpoints.get(self.good.load(Ordering::Relaxed)).cloned()
     }
 
     /// Redeems a token. The same `idempotency` key and request get the same answer.
@@ -171,7 +176,7 @@ impl Client {
     /// Tries every endpoint, the last good one first, until one answers at all.
     async fn send(&self, call: &Call<'_>) -> Result<reqwest::Response, CallError> {
         let endpoints = &self.appliances.endpoints;
-        let good = self.good.load(Ordering::Relaxed);
+        let good = self.good.load(Ordering::Relaxed).min(endpoints.len());
         let mut failures = Vec::new();
         for index in (0..endpoints.len()).map(|i| (good + i) % endpoints.len()) {
             match self.send_to(index, call).await {

@@ -1,0 +1,209 @@
+//! Keeps the machine as it is wanted: the data plane told and the kernel reconciled, at once when something is new or
+//! changed, and compared as a whole now and then. A task of its own, so that a slow kernel never delays a heartbeat.
+
+use crate::dataplane::client as plane;
+use crate::node::failure::Failure;
+use crate::node::kernel::events;
+use crate::node::kernel::underlay::Underlay;
+use crate::node::kernel::wireguard::{Backend, PeerSeen};
+use crate::node::reconcile::{Evidence, Reconciler};
+use crate::node::wanted::Wanted;
+use crate::wire::dataplane::{Status, Told};
+use state::model::WireguardKey;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Between two comparisons of everything when nothing happens.
+const COMPARE: Duration = Duration::from_secs(30);
+/// How often the data plane is asked whether it still runs: its end takes names and proxies away.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What the agent asks of the upkeep.
+pub(super) enum Ask {
+    /// Make the machine so, from now on.
+    Up(Box<Wanted>),
+    /// Take everything down; the answer says what could not be.
+    Down(oneshot::Sender<Result<(), Failure>>),
+    /// What would be done now, one line a step.
+    Plan(oneshot::Sender<Result<Vec<String>, Failure>>),
+    /// All peers as the tunnel has them.
+    Peers(oneshot::Sender<BTreeMap<WireguardKey, PeerSeen>>),
+}
+
+/// How the machine is, as far as it was last looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Whether interface, address, peers and resolver are as wanted.
+    pub up: bool,
+    /// What is not as wanted, in words.
+    pub problems: Vec<String>,
+    /// The machine's networks, when they were looked at.
+    pub underlay: Option<Underlay>,
+    /// What somebody else holds and the start needs: the agent ends for it.
+    pub foreign: Option<String>,
+}
+
+/// The upkeep of one state directory.
+pub(super) struct Upkeep {
+    dir: PathBuf,
+    ifname: String,
+    reconciler: Reconciler,
+    wanted: Option<Wanted>,
+    /// What the data plane with this process id was told.
+    told: Option<(u32, Told)>,
+    /// Whether this run has already made sure that nothing of somebody else stands in the way.
+    clear: bool,
+    seen: watch::Sender<Seen>,
+}
+
+impl Upkeep {
+    /// Nothing is made yet.
+    pub(super) fn new(dir: PathBuf, ifname: String, reconciler: Reconciler) -> (Self, watch::Receiver<Seen>) {
+        let (seen, receiver) = watch::channel(Seen::default());
+        (Self { dir, ifname, reconciler, wanted: None, told: None, clear: false, seen }, receiver)
+    }
+
+    /// Runs until the agent is gone.
+    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        let mut events = match events::Watch::open() {
+            Ok(events) => Some(events),
+            Err(error) => {
+                tracing::warn!(%error, "changes of the kernel are seen only every 30 s");
+                None
+            }
+        };
+        let mut compare = tokio::time::interval(COMPARE);
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            let changed = async {
+                match &mut events {
+                    Some(events) => events.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ask = asks.recv() => match ask {
+                    Some(ask) => self.answer(ask).await,
+                    None => return,
+                },
+                () = changed => self.converge().await,
+                _ = compare.tick() => self.converge().await,
+                _ = look.tick() => self.look().await,
+            }
+        }
+    }
+
+    async fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Up(wanted) => {
+                self.wanted = Some(*wanted);
+                self.converge().await;
+            }
+            Ask::Down(reply) => {
+                let down = self.down().await;
+                // Whoever asked may be gone; it is down all the same.
+                let _ = reply.send(down);
+            }
+            Ask::Plan(reply) => {
+                let _ = reply.send(self.plan().await);
+            }
+            Ask::Peers(reply) => {
+                let peers = match &self.wanted {
+                    Some(wanted) => self.reconciler.peers_seen(&wanted.desired).await.unwrap_or_default(),
+                    None => BTreeMap::new(),
+                };
+                let _ = reply.send(peers);
+            }
+        }
+    }
+
+    async fn down(&mut self) -> Result<(), Failure> {
+        const WHAT: &str = "the mesh was not taken down whole";
+        self.wanted = None;
+        self.told = None;
+        self.seen.send_modify(|seen| seen.up = false);
+        plane::stop(&self.dir).await.map_err(|error| Failure::local(WHAT, format!("{error:#}")))?;
+        self.reconciler.withdraw().await.map_err(|error| Failure::local(WHAT, error))
+    }
+
+    async fn plan(&self) -> Result<Vec<String>, Failure> {
+        let Some(wanted) = &self.wanted else { return Ok(Vec::new()) };
+        let plan = self.reconciler.plan(&wanted.desired).await;
+        let plan = plan.map_err(|error| Failure::local("there is no plan", error))?;
+        Ok(plan.steps.iter().map(ToString::to_string).chain(plan.waiting).collect())
+    }
+
+    /// Starts the data plane again if it ended.
+    async fn look(&mut self) {
+        let Some((pid, _)) = &self.told else { return };
+        match plane::status(&self.dir).await {
+            Ok(Some(status)) if status.pid == *pid => {}
+            Ok(Some(_) | None) => {
+                tracing::warn!("the data plane ended; it is started again");
+                self.converge().await;
+            }
+            Err(error) => tracing::warn!("{error:#}"),
+        }
+    }
+
+    /// Makes data plane and kernel as wanted and tells what came of it.
+    async fn converge(&mut self) {
+        let underlay = self.reconciler.underlay(&self.ifname).await.ok();
+        let mut seen = Seen { underlay, ..Seen::default() };
+        if let Some(wanted) = self.wanted.clone() {
+            if !self.clear {
+                match self.reconciler.check_foreign(&wanted.desired).await {
+                    Ok(()) => self.clear = true,
+                    Err(error) => {
+                        seen.foreign = Some(error.to_string());
+                        self.seen.send_replace(seen);
+                        return;
+                    }
+                }
+            }
+            match self.make(&wanted).await {
+                Ok(problems) => seen.problems = problems,
+                Err(problem) => seen.problems.push(problem),
+            }
+            seen.up = seen.problems.is_empty();
+        }
+        self.seen.send_if_modified(|held| {
+            for problem in seen.problems.iter().filter(|problem| !held.problems.contains(problem)) {
+                tracing::warn!("{problem}");
+            }
+            let changed = *held != seen;
+            *held = seen;
+            changed
+        });
+    }
+
+    async fn make(&mut self, wanted: &Wanted) -> Result<Vec<String>, String> {
+        let told = wanted.told(self.reconciler.backend() == Backend::Userspace);
+        let status = self.tell(&told).await.map_err(|error| format!("{error:#}"))?;
+        let Evidence { sent, foreign, open, seen: _ } =
+            self.reconciler.converge(&wanted.desired).await.map_err(|error| error.to_string())?;
+        for step in &sent {
+            tracing::info!("{step}");
+        }
+        // What failed for want of the interface or its address may work now.
+        let status = if status.problems.is_empty() {
+            status
+        } else {
+            plane::tell(&self.dir, told).await.map_err(|error| format!("{error:#}"))?
+        };
+        Ok(foreign.iter().map(ToString::to_string).chain(open).chain(status.problems).collect())
+    }
+
+    /// Tells the data plane what is new to it, and gives its state.
+    async fn tell(&mut self, told: &Told) -> anyhow::Result<Status> {
+        let status = plane::ensure(&self.dir).await?;
+        if self.told.as_ref().is_some_and(|(pid, before)| *pid == status.pid && before == told) {
+            return Ok(status);
+        }
+        let status = plane::tell(&self.dir, told.clone()).await?;
+        self.told = Some((status.pid, told.clone()));
+        Ok(status)
+    }
+}

@@ -1,0 +1,155 @@
+//! What the agent shows of itself: pure.
+
+use crate::clock::rfc3339;
+use crate::node::agent::Report;
+use crate::node::directory::NodeFile;
+use crate::node::kernel::wireguard::{Backend, PeerSeen};
+use crate::node::upkeep::Seen;
+use crate::wire::operator::{AgentView, LivenessWord, PeerView, SCHEMA, ServiceView};
+use crate::wire::peers::ClaimVerdict;
+use state::model::{Endpoint, Millis, Name, Revision, WireguardKey};
+use state::topology::{self, Path};
+use state::view::records::{Epoch, Liveness, NodeRecord, ServiceRecord, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is shown, taken at one moment.
+pub(super) struct Snapshot {
+    node: NodeFile,
+    own: Option<NodeRecord>,
+    records: Vec<NodeRecord>,
+    suffix: Option<Name>,
+    backend: Backend,
+    seen: Seen,
+    authority: Option<Endpoint>,
+    reachable: bool,
+    confirmed: Millis,
+    revision: Revision,
+    epoch: Option<Epoch>,
+}
+
+impl Snapshot {
+    pub(super) fn take(
+        report: &Report<'_>,
+        node: NodeFile,
+        backend: Backend,
+        seen: Seen,
+        authority: Option<Endpoint>,
+    ) -> Self {
+        Self {
+            own: node.node.and_then(|id| report.held.record(id)).cloned(),
+            node,
+            records: report.held.records().cloned().collect(),
+            suffix: report.held.mesh().map(|mesh| mesh.suffix.clone()),
+            backend,
+            seen,
+            authority,
+            reachable: report.reachable,
+            confirmed: report.confirmed,
+            revision: report.held.revision(),
+            epoch: report.held.epoch(),
+        }
+    }
+
+    /// The name that others resolve for a service.
+    pub(super) fn service_name(&self, space: &Name, name: &Name) -> String {
+        let suffix = self.suffix.as_ref().map_or("internal", Name::as_str);
+        format!("{name}.{space}.{suffix}")
+    }
+
+    /// As people and programs read it; `peers` is what the tunnel says.
+    pub(super) fn view(&self, peers: &BTreeMap<WireguardKey, PeerSeen>, now: Millis) -> AgentView {
+        let own = self.own.as_ref();
+        let mut problems = self.seen.problems.clone();
+        if !self.reachable {
+            problems.push("no appliance answers; names, peers and verdicts are those of the last contact".into());
+        }
+        let mut views = Vec::new();
+        for other in self.records.iter().filter(|r| Some(r.id) != self.node.node) {
+            let path = own.map(|own| topology::path(own, other, &self.records, &BTreeSet::new()));
+            if let Some(Path::None { why }) = &path {
+                problems.push(format!("no path to {}: {why}", other.name));
+            }
+            views.push(peer(other, path, peers, &self.records, now));
+        }
+        let known: BTreeSet<WireguardKey> = self.records.iter().map(|r| r.wireguard_key).collect();
+        views.extend(peers.iter().filter(|(key, _)| !known.contains(key)).map(|(_, seen)| stranger(seen, now)));
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        AgentView {
+            schema: SCHEMA,
+            fleet: self.node.fleet_name.clone(),
+            node: self.node.node,
+            name: own.map(|r| r.name.clone()),
+            address: own.map(|r| r.address),
+            address6: own.and_then(|r| r.address6),
+            ifname: self.node.ifname.clone(),
+            listen_port: self.node.listen_port,
+            tunnel: match self.backend {
+                Backend::Kernel => "kernel".into(),
+                Backend::Userspace => "userspace".into(),
+            },
+            up: self.seen.up,
+            authority: self.authority.clone(),
+            last_contact: (self.confirmed != Millis(0)).then(|| rfc3339(self.confirmed)),
+            revision: self.revision,
+            epoch: self.epoch,
+            peers: views,
+            services: own.into_iter().flat_map(|r| &r.services).map(service).collect(),
+            problems,
+        }
+    }
+}
+
+fn peer(
+    other: &NodeRecord,
+    path: Option<Path>,
+    peers: &BTreeMap<WireguardKey, PeerSeen>,
+    records: &[NodeRecord],
+    now: Millis,
+) -> PeerView {
+    let via = match path {
+        Some(Path::Relayed { hub, name }) => Some((hub, name)),
+        Some(Path::Direct { .. } | Path::None { .. }) | None => None,
+    };
+    let hop = via.as_ref().and_then(|(hub, _)| records.iter().find(|r| r.id == *hub)).unwrap_or(other);
+    let seen = peers.get(&hop.wireguard_key);
+    PeerView {
+        name: Some(other.name.clone()),
+        address: Some(other.address),
+        endpoint: seen.and_then(|seen| seen.endpoint),
+        via: via.map(|(_, name)| name),
+        handshake_age_seconds: seen.and_then(|seen| age(seen, now)),
+        liveness: Some(match other.liveness {
+            Liveness::Here => LivenessWord::Here,
+            Liveness::OutOfTouch { .. } => LivenessWord::OutOfTouch,
+            Liveness::NeverSpoken => LivenessWord::NeverSpoken,
+        }),
+    }
+}
+
+fn stranger(seen: &PeerSeen, now: Millis) -> PeerView {
+    PeerView {
+        name: None,
+        address: None,
+        endpoint: seen.endpoint,
+        via: None,
+        handshake_age_seconds: age(seen, now),
+        liveness: None,
+    }
+}
+
+fn age(seen: &PeerSeen, now: Millis) -> Option<u64> {
+    seen.handshake.map(|at| now.since(at) / 1000)
+}
+
+fn service(service: &ServiceRecord) -> ServiceView {
+    ServiceView {
+        space: service.space.clone(),
+        name: service.name.clone(),
+        protocol: service.protocol,
+        port: service.port,
+        verdict: match &service.verdict {
+            Verdict::Routed => ClaimVerdict::Routed,
+            Verdict::Contested { with } => ClaimVerdict::Contested { with: with.clone() },
+        },
+    }
+}
