@@ -104,8 +104,12 @@ async fn idle(fleet: Vec<Node>, pid: u32, length: Duration) -> Result<()> {
                     tokio::time::sleep(holdfast::limits::HEARTBEAT).await;
                 }
             };
-            let changes = async { while watch.next().await?.is_some() {} Ok(()) };
-            tokio::select! { end = beats => end, end = changes => end }.map_err(|e: holdfast::node::client::CallError| anyhow::anyhow!(e))
+            let changes = async {
+                while watch.next().await?.is_some() {}
+                Ok(())
+            };
+            tokio::select! { end = beats => end, end = changes => end }
+                .map_err(|e: holdfast::node::client::CallError| anyhow::anyhow!(e))
         });
     }
     // The first beats set what joining left out, and settle.
@@ -153,7 +157,8 @@ async fn fanout(mut fleet: Vec<Node>, events: u64) -> Result<()> {
         let mut last = begun;
         let mut have = 0;
         while have < count {
-            let next = tokio::time::timeout(Duration::from_secs(5), arrivals.recv()).await.context("a stream fell silent")?;
+            let next =
+                tokio::time::timeout(Duration::from_secs(5), arrivals.recv()).await.context("a stream fell silent")?;
             let (held, at) = next.context("every stream has ended")?;
             if held >= revision {
                 have += 1;
