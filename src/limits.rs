@@ -108,7 +108,11 @@ pub const START: Duration = Duration::from_secs(10);
 pub const LOG: u64 = 1024 * 1024;
 /// How long a WireGuard session lives without a new handshake (REJECT_AFTER_TIME).
 pub const SESSION: Duration = Duration::from_secs(180);
-/// Between two writings of where peers were heard. What roams in between is lost by a kill.
-pub const HEARD_KEPT: Duration = Duration::from_secs(10);
+/// Between two looks at where peers were heard. What roams in between is forgotten by a kill.
+pub const HEARD_LOOK: Duration = Duration::from_secs(10);
+/// Where peers were heard is written down again after so long even if it has not changed: shorter than [`SESSION`].
+pub const HEARD_KEPT: Duration = Duration::from_secs(120);
+/// Open descriptors of a data plane, if the machine allows as many: a carried stream takes six.
+pub const DESCRIPTORS: u64 = 65_536;
 /// A confirmation of an unchanged list is written down when it is so much later than the one written.
 pub const CONFIRMED_KEPT: Duration = Duration::from_secs(60);

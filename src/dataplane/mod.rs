@@ -17,9 +17,10 @@ mod sockets;
 mod tests;
 mod tunnel;
 
-use crate::files;
+use crate::{files, limits};
 use anyhow::{Context, Result};
 use plane::Plane;
+use rustix::process::{Resource, Rlimit};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,11 @@ pub fn main(state_dir: &Path) -> Result<()> {
 pub async fn run(state_dir: &Path) -> Result<()> {
     // Refused to the leader of a process group, as a shell or systemd starts it: it needs none of its own then.
     let _ = rustix::process::setsid();
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(limits::DESCRIPTORS, |most| most.min(limits::DESCRIPTORS));
+    if limit.current.is_some_and(|now| now < wanted) {
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit })?;
+    }
     files::check_private_dir(state_dir)?;
     let _lock = files::lock(state_dir, "dataplane")?;
     let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;

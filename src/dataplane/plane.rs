@@ -28,6 +28,8 @@ pub(super) struct Plane {
     tunnel: Option<tunnel::Running>,
     proxies: proxy::Proxies,
     heard: Kept,
+    /// When it was last looked where peers were heard, time since boot.
+    looked: Duration,
     problems: Vec<String>,
 }
 
@@ -52,6 +54,7 @@ impl Plane {
             tunnel: None,
             proxies: proxy::Proxies::default(),
             heard: Kept::default(),
+            looked: Duration::ZERO,
             problems: Vec::new(),
         };
         match read::<Told>(&dir.join(TOLD)).and_then(|told| told.map(check).transpose()) {
@@ -63,7 +66,7 @@ impl Plane {
             Err(error) => tracing::warn!("what was told last cannot be used, waiting for the agent: {error:#}"),
         }
         if let Ok(Some(heard)) = read::<Kept>(&dir.join(HEARD))
-            && Duration::from_millis(clock::wall().since(heard.at)) < limits::SESSION
+            && Duration::from_millis(clock::wall().since(heard.at)) < limits::SESSION + limits::HEARD_KEPT
         {
             plane.heard = heard;
         }
@@ -193,12 +196,17 @@ impl Plane {
 
     async fn keep_heard(&mut self) {
         let Some(running) = &self.tunnel else { return };
-        let now = clock::wall();
-        if Duration::from_millis(now.since(self.heard.at)) < limits::HEARD_KEPT {
+        if clock::boot().saturating_sub(self.looked) < limits::HEARD_LOOK {
             return;
         }
-        self.heard = Kept { at: now, peers: running.heard().await };
-        let (path, bytes) = (self.dir.join(HEARD), serde_json::to_vec(&self.heard).unwrap_or_default());
+        self.looked = clock::boot();
+        let now = Kept { at: clock::wall(), peers: running.heard().await };
+        let age = Duration::from_millis(now.at.since(self.heard.at));
+        if now.peers == self.heard.peers && age < limits::HEARD_KEPT {
+            return;
+        }
+        let (path, bytes) = (self.dir.join(HEARD), serde_json::to_vec(&now).unwrap_or_default());
+        self.heard = now;
         if let Err(error) = tasks::blocking(move || files::replace(&path, &bytes)).await {
             tracing::warn!("where peers were heard is not kept: {error}");
         }

@@ -106,8 +106,8 @@ impl Node {
         Told { format: 1, tunnel: Some(tunnel), ..Told::default() }
     }
 
-    fn rss_kib(&self) -> String {
-        run(&format!("grep VmRSS /proc/{}/status", self.child.id())).trim().to_owned()
+    fn memory(&self) -> String {
+        run(&format!("grep -E 'VmRSS|RssAnon' /proc/{}/status | tr -d '\\n'", self.child.id()))
     }
 }
 
@@ -162,7 +162,7 @@ async fn a_killed_data_plane_comes_up_alone_and_a_stopped_one_leaves_nothing() {
         let status = b.answers().await;
         assert_eq!((status.tunnel.as_deref(), status.problems), (Some("hf0"), vec![]));
         let lost = lost(ping);
-        println!("pings lost over kill {signal} and restart, of 200 at 20 ms: {lost}; {}", b.rss_kib());
+        println!("pings lost over kill {signal} and restart, of 200 at 20 ms: {lost}; {}", b.memory());
         assert!(lost <= 50, "{lost} pings lost");
     }
     let link = run(&format!("ip -n {} -d link show hf0", b.ns));
@@ -283,7 +283,7 @@ async fn what_is_told_again_is_not_touched_and_names_and_proxies_answer_before_t
     told.format = 2;
     let refused = client::tell(node.dir.path(), told).await.unwrap_err();
     assert!(refused.to_string().contains("format 2"), "{refused}");
-    println!("idle with names and no tunnel: {}", node.rss_kib());
+    println!("idle with names and no tunnel: {}", node.memory());
     node.kill();
     node.restart();
     assert_eq!(node.answers().await.resolver.len(), 2);

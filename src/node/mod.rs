@@ -15,7 +15,7 @@ pub mod reconcile;
 pub mod run;
 mod socket;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod trust;
 mod upkeep;
 mod view;

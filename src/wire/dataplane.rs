@@ -85,7 +85,8 @@ pub struct Resolver {
     pub own: NodeId,
     /// The highest revision among the heads: the SOA serial.
     pub revision: u64,
-    /// When the list was last confirmed by an appliance.
+    /// When the list was last confirmed by an appliance. Telling a later time alone costs nothing and disturbs nothing;
+    /// three minutes after it, answers say that they are old.
     pub as_of: Millis,
     /// All records held, verified.
     pub records: Vec<NodeRecord>,
@@ -100,7 +101,8 @@ pub struct Proxy {
     pub target: SocketAddr,
     /// `http` rewrites forwarding headers; `tcp` is spliced.
     pub protocol: Protocol,
-    /// False while the name is contested: 503 for HTTP, closed for TCP.
+    /// False while the name is contested: 503 for HTTP, closed for TCP. Streams that are open go on until the proxy is
+    /// no longer told.
     pub serving: bool,
 }
 

@@ -14,12 +14,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self as client, SendRequest};
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
@@ -27,11 +28,16 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 type Upstream = Mutex<Option<(SocketAddr, SendRequest<Incoming>)>>;
 
 /// Serves one connection of a client until it ends.
-pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, now: Arc<ArcSwap<Proxy>>) {
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    now: Arc<ArcSwap<Proxy>>,
+    withdrawn: watch::Receiver<()>,
+) {
     let upstream = Arc::new(Upstream::default());
     let service = service_fn(move |request| {
-        let (proxy, upstream) = (now.load_full(), upstream.clone());
-        async move { Ok::<_, Infallible>(carry(request, peer, &proxy, &upstream).await) }
+        let (proxy, upstream, withdrawn) = (now.load_full(), upstream.clone(), withdrawn.clone());
+        async move { Ok::<_, Infallible>(carry(request, peer, &proxy, &upstream, withdrawn).await) }
     });
     let connection = server::Builder::new()
         .timer(TokioTimer::new())
@@ -43,7 +49,13 @@ pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, now: Arc<ArcSwap<
     let _ = connection.await;
 }
 
-async fn carry(mut request: Request<Incoming>, peer: SocketAddr, proxy: &Proxy, upstream: &Upstream) -> Answer {
+async fn carry(
+    mut request: Request<Incoming>,
+    peer: SocketAddr,
+    proxy: &Proxy,
+    upstream: &Upstream,
+    withdrawn: watch::Receiver<()>,
+) -> Answer {
     if !proxy.serving {
         return refuse(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -67,22 +79,29 @@ async fn carry(mut request: Request<Incoming>, peer: SocketAddr, proxy: &Proxy, 
             return refuse(StatusCode::BAD_GATEWAY, text);
         }
     };
+    *response.version_mut() = Version::HTTP_11;
     let switched = headers::strip_hop(response.headers_mut());
     match upgraded {
         Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             let target = hyper::upgrade::on(&mut response);
-            tasks::spawn("proxy-upgraded", async move {
-                let (Ok(client), Ok(target)) = tokio::join!(client, target) else { return };
-                let (mut client, mut target) = (TokioIo::new(client), TokioIo::new(target));
-                // Either end may break off; the other is closed with it.
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut target).await;
-            });
+            tasks::spawn("proxy-upgraded", switch(client, target, withdrawn));
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             response.headers_mut().extend(switched.map(|protocol| (UPGRADE, protocol)));
         }
         Some(_) | None => {}
     }
     response.map(Either::Left)
+}
+
+/// After an upgrade (a WebSocket, mostly) the two connections are one stream of bytes.
+async fn switch(client: OnUpgrade, target: OnUpgrade, mut withdrawn: watch::Receiver<()>) {
+    let (Ok(client), Ok(target)) = tokio::join!(client, target) else { return };
+    let (mut client, mut target) = (TokioIo::new(client), TokioIo::new(target));
+    tokio::select! {
+        // Either end may break off; the other is closed with it.
+        _ = tokio::io::copy_bidirectional(&mut client, &mut target) => {}
+        _ = withdrawn.changed() => {}
+    }
 }
 
 /// Turns the request's target into origin form with its host in `Host` (RFC 9112, 3.2).

@@ -81,7 +81,7 @@ impl Running {
     }
 }
 
-async fn accept(listener: TcpListener, now: Arc<ArcSwap<Proxy>>, watched: watch::Receiver<()>) {
+async fn accept(listener: TcpListener, now: Arc<ArcSwap<Proxy>>, withdrawn: watch::Receiver<()>) {
     let slots = Arc::new(Semaphore::new(limits::PROXY_STREAMS));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
@@ -90,21 +90,21 @@ async fn accept(listener: TcpListener, now: Arc<ArcSwap<Proxy>>, watched: watch:
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let (now, mut watched) = (now.clone(), watched.clone());
+        let (now, mut withdrawn) = (now.clone(), withdrawn.clone());
         tasks::spawn("proxy-stream", async move {
             tokio::select! {
-                () = carry(stream, peer, now) => {}
-                _ = watched.changed() => {}
+                () = carry(stream, peer, now, withdrawn.clone()) => {}
+                _ = withdrawn.changed() => {}
             }
             drop(slot);
         });
     }
 }
 
-async fn carry(stream: TcpStream, peer: SocketAddr, now: Arc<ArcSwap<Proxy>>) {
+async fn carry(stream: TcpStream, peer: SocketAddr, now: Arc<ArcSwap<Proxy>>, withdrawn: watch::Receiver<()>) {
     let proxy = now.load_full();
     match proxy.protocol {
-        Protocol::Http => http::serve(stream, peer, now).await,
+        Protocol::Http => http::serve(stream, peer, now, withdrawn).await,
         Protocol::Tcp | Protocol::Udp if !proxy.serving => {}
         Protocol::Tcp | Protocol::Udp => {
             // Whoever is connected sees the stream end; there is nobody else to tell.
