@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::globals::Globals;
 use super::output::{self, Format};
-use crate::config::{ConfigFile, Settings, resolve};
+use crate::config::{ConfigFile, Settings, keys, resolve};
 use crate::wire::operator::SCHEMA;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,7 +75,8 @@ pub(super) fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
 fn effective(arguments: &Arguments) -> Result<Document, Failure> {
     let file = arguments.file()?;
     resolve(arguments.settings.clone(), file.as_ref())?;
-    let mut settings = BTreeMap::new();
+    let unset = || Value { value: "-".to_owned(), origin: "default".to_owned() };
+    let mut settings: BTreeMap<String, Value> = keys().into_iter().map(|key| (key, unset())).collect();
     let mut put = |from: &Settings, origin: &dyn Fn(&str) -> String| {
         for (key, value) in from.listed() {
             let origin = origin(&key);
@@ -109,6 +110,7 @@ mod tests {
         assert_eq!(shown("fleet"), ("lab".into(), format!("{}:1", path.display())));
         assert_eq!(shown("ports.mesh"), ("5300".into(), format!("{}:3", path.display())));
         assert_eq!(shown("listen"), ("198.51.100.2".into(), "--listen".into()));
+        assert_eq!(shown("dns"), ("-".into(), "default".into()));
         assert_eq!(shown("mesh_prefix"), ("10.90.0.0/16".into(), "default".into()));
     }
 }

@@ -41,10 +41,22 @@ fn what_is_not_understood_is_named_and_is_a_usage_error() {
     let failure = refused("holdfast node add Bad_Name");
     assert_eq!((failure.exit, failure.code.as_str()), (Exit::Usage, "usage"));
     assert!(failure.what.contains("Bad_Name"), "{failure:?}");
+    assert!(failure.why.starts_with("`Bad_Name` has the character 'B'"), "{failure:?}");
+    assert_eq!(failure.todo, "see `holdfast node add --help`");
+    assert_eq!(refused("holdfast").what, "a command is missing");
+    assert_eq!(refused("holdfast node").todo, "see `holdfast node --help`");
     assert!(refused("holdfast node lss").what.contains("lss"));
     assert!(refused("holdfast node ls --colour").what.contains("--colour"));
     assert!(refused("holdfast node admit zz").what.contains("zz"));
     assert!(refused("holdfast node add web --ttl soon").what.contains("soon"));
     assert!(refused("holdfast node add web --endpoint 127.0.0.1:51820").what.contains("127.0.0.1:51820"));
     assert!(refused("holdfast service publish shop/web --port 0").what.contains('0'));
+}
+
+#[test]
+fn no_part_of_a_token_is_repeated() {
+    for line in ["holdfast join hfj1_c2VjcmV0 -LW9mLXRoZQ", "holdfast join hfj1_c2VjcmV0 --port LW9mLXRoZQ"] {
+        let shown = format!("{:?}", refused(line));
+        assert!(!shown.contains("c2VjcmV0") && !shown.contains("LW9mLXRoZQ"), "{shown}");
+    }
 }

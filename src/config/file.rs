@@ -80,7 +80,7 @@ impl ConfigError {
     pub fn todo(&self) -> String {
         match self {
             Self::File(_) => "give an existing file with --config, or none".to_owned(),
-            Self::UnknownKey { .. } => format!("the keys are: {}", known().join(", ")),
+            Self::UnknownKey { .. } => format!("the keys are: {}", keys().join(", ")),
             Self::Value { .. } => "correct that line; `holdfast config check` tells when all is right".to_owned(),
             Self::Impossible { .. } => "give them values that can hold together".to_owned(),
         }
@@ -88,7 +88,7 @@ impl ConfigError {
 }
 
 /// Every key, as the flags define them.
-pub(super) fn known() -> Vec<String> {
+pub fn keys() -> Vec<String> {
     let command = Settings::augment_args(clap::Command::new("keys"));
     command.get_arguments().filter_map(|arg| arg.get_long()).map(|long| long.replace('-', "_")).collect()
 }
@@ -115,7 +115,7 @@ impl ConfigFile {
         let table = DeTable::parse(text).map_err(refuse)?;
         let mut lines = BTreeMap::new();
         collect("", table.get_ref(), text, &mut lines);
-        let known = known();
+        let known = keys();
         let is_table = |key: &str| known.iter().any(|k| k.starts_with(&format!("{key}.")));
         for (key, line) in &lines {
             if !known.contains(key) && !is_table(key) {

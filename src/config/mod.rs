@@ -7,7 +7,7 @@ mod file;
 mod host;
 mod routes;
 
-pub use file::{ConfigError, ConfigFile};
+pub use file::{ConfigError, ConfigFile, keys};
 pub use host::{Host, HostError};
 pub use routes::{Overlap, overlap};
 

@@ -58,7 +58,7 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
 
 #[test]
 fn every_default_is_a_known_key_and_an_empty_file_is_fine() {
-    let known = file::known();
+    let known = keys();
     for (key, _) in Settings::defaults().listed() {
         assert!(known.contains(&key), "{key}");
     }
