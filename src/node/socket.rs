@@ -48,7 +48,7 @@ struct Agent {
     asks: mpsc::Sender<Ask>,
 }
 
-type Answer = Result<Response, Response>;
+type Answer = Result<Response, Failure>;
 
 /// Listens at `path` in the background, instead of whatever a dead agent left there.
 pub(super) fn serve(path: &std::path::Path, calls: mpsc::Sender<Call>, asks: mpsc::Sender<Ask>) -> Result<(), Failure> {
@@ -79,23 +79,23 @@ pub(super) fn serve(path: &std::path::Path, calls: mpsc::Sender<Call>, asks: mps
 }
 
 impl Agent {
-    async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, Response> {
+    async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
         let sent = self.calls.send(call(reply)).await.is_ok();
         answered(if sent { answer.await.ok() } else { None })
     }
 
-    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Response> {
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
         let sent = self.asks.send(ask(reply)).await.is_ok();
         answered(if sent { answer.await.ok() } else { None })
     }
 }
 
-fn answered<T>(answer: Option<T>) -> Result<T, Response> {
+fn answered<T>(answer: Option<T>) -> Result<T, Failure> {
     answer.ok_or_else(|| {
         let todo = "start it again with `holdfast agent run`";
-        refuse(&Failure::new("unreachable", "the agent did not answer", "it is ending", todo))
+        Failure::new("unreachable", "the agent did not answer", "it is ending", todo)
     })
 }
 
@@ -106,19 +106,19 @@ async fn view(State(agent): State<Agent>) -> Answer {
 }
 
 async fn plan(State(agent): State<Agent>) -> Answer {
-    let steps = agent.ask(Ask::Plan).await?.map_err(|failure| refuse(&failure))?;
+    let steps = agent.ask(Ask::Plan).await??;
     Ok(json(&PlanView { schema: SCHEMA, steps }))
 }
 
 async fn down(State(agent): State<Agent>, body: Bytes) -> Answer {
     parse::<Nothing>(&body)?;
-    agent.call(Call::Down).await?.map_err(|failure| refuse(&failure))?;
+    agent.call(Call::Down).await??;
     Ok(done("the mesh is down on this machine; `holdfast agent run` brings it up again"))
 }
 
 async fn leave(State(agent): State<Agent>, body: Bytes) -> Answer {
     parse::<Nothing>(&body)?;
-    agent.call(Call::Leave).await?.map_err(|failure| refuse(&failure))?;
+    agent.call(Call::Leave).await??;
     Ok(done("this node left the fleet, and the mesh is down on this machine"))
 }
 
@@ -133,7 +133,7 @@ async fn publish(State(agent): State<Agent>, body: Bytes) -> Answer {
             let (code, why) = ("withdrawn".into(), "it was withdrawn before it was judged".into());
             Some(ClaimVerdict::Refused { code, why })
         }
-        Outcome::Failed(failure) => return Err(refuse(&failure)),
+        Outcome::Failed(failure) => return Err(failure),
     };
     Ok(json(&Published { schema: SCHEMA, name, verdict }))
 }
@@ -142,7 +142,7 @@ async fn withdraw(State(agent): State<Agent>, Path((space, name)): Path<(String,
     let parsed = |text: &str| {
         Name::new(text).map_err(|error| {
             let todo = "give SPACE/NAME as `holdfast agent status` shows it";
-            refuse(&Failure::new("invalid", "nothing was withdrawn", error.to_string(), todo))
+            Failure::new("invalid", "nothing was withdrawn", error.to_string(), todo)
         })
     };
     let (space, name) = (parsed(&space)?, parsed(&name)?);
@@ -152,19 +152,19 @@ async fn withdraw(State(agent): State<Agent>, Path((space, name)): Path<(String,
         Outcome::Stored => Ok(done(&format!("{text} here; the appliance is told when it answers again"))),
         // Published again by another call in between.
         Outcome::Judged(_) => Ok(done(&format!("{text}, and published again meanwhile"))),
-        Outcome::Failed(failure) => Err(refuse(&failure)),
+        Outcome::Failed(failure) => Err(failure),
     }
 }
 
 /// Waits for the appliance's word, and no longer than two calls to it may take.
-async fn settled(agent: &Agent, call: impl FnOnce(oneshot::Sender<Outcome>) -> Call) -> Result<Outcome, Response> {
+async fn settled(agent: &Agent, call: impl FnOnce(oneshot::Sender<Outcome>) -> Call) -> Result<Outcome, Failure> {
     timeout(limits::REQUEST * 2, agent.call(call)).await.unwrap_or(Ok(Outcome::Stored))
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| {
         let todo = "use the command line of the same version as the agent";
-        refuse(&Failure::new("invalid", "the call is not understood", error.to_string(), todo))
+        Failure::new("invalid", "the call is not understood", error.to_string(), todo)
     })
 }
 
@@ -176,8 +176,10 @@ fn json(document: &impl Serialize) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], state::to_bytes(document)).into_response()
 }
 
-fn refuse(failure: &Failure) -> Response {
-    let problem = failure.problem();
-    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, [(header::CONTENT_TYPE, "application/problem+json")], state::to_bytes(&problem)).into_response()
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let problem = self.problem();
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], state::to_bytes(&problem)).into_response()
+    }
 }
