@@ -17,6 +17,8 @@ use std::time::Duration;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
+    /// Keep this machine in the mesh, until told to end
+    Run,
     /// Show what this node is and whom it reaches
     Status,
     /// Show what would be changed on this machine now
@@ -36,6 +38,10 @@ pub(super) enum Command {
 /// Does it.
 pub(super) fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
     match command {
+        Command::Run => {
+            globals.only(&["--state"])?;
+            Ok(crate::node::run::main(globals.dir()?)?)
+        }
         Command::Status => asking(async {
             print_status(&Client::agent(globals).get("/v1/agent").await?, globals.format());
             Ok(())

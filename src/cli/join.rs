@@ -28,6 +28,9 @@ pub(super) struct Arguments {
     /// With an admission token: the site to propose
     #[arg(long)]
     site: Option<Name>,
+    /// Go on as the agent, as `holdfast agent run` does
+    #[arg(long)]
+    pub(super) run: bool,
 }
 
 #[derive(Serialize)]
@@ -45,10 +48,10 @@ pub(super) fn run(arguments: Arguments, globals: &Globals) -> Result<(), Failure
     globals.only(&["--state", "--output"])?;
     let dir = globals.dir()?;
     let token = secret::token(&arguments.token)?;
-    let Arguments { ifname, port, name, site, .. } = arguments;
+    let Arguments { ifname, port, name, site, run, .. } = arguments;
     let joined = asking(async { Ok(join(&token, dir, Wishes { ifname, port, name, site }).await?) })?;
     print(&joined, globals.format());
-    Ok(())
+    if run { Ok(crate::node::run::main(dir)?) } else { Ok(()) }
 }
 
 fn print(joined: &Joined, format: Format) {

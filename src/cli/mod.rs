@@ -80,7 +80,10 @@ enum Command {
 impl Command {
     /// Whether it is a service rather than a question.
     const fn stays(&self) -> bool {
-        matches!(self, Self::Dataplane)
+        match self {
+            Self::Join(arguments) => arguments.run,
+            command => matches!(command, Self::Dataplane | Self::Agent(agent::Command::Run)),
+        }
     }
 }
 
