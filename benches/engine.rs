@@ -2,7 +2,7 @@
 //! real one that changes the state (a node's new token, about 300 bytes in the journal). Prints lines `name value unit`.
 //!
 //! Usage: `engine DIR SECONDS WRITERS`. The store is made in a directory of its own in DIR, which must lie on the disk
-//! that is to be measured.
+//! that is to be measured, and is left there.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measuring program, not the product")]
 
@@ -26,9 +26,7 @@ async fn main() -> Result<()> {
     let (seconds, writers): (f64, usize) = (seconds.parse()?, writers.parse()?);
     let dir = Path::new(dir).join(format!("engine-{}", std::process::id()));
     std::fs::create_dir(&dir)?;
-    let measured = measure(&dir, Duration::from_secs_f64(seconds), writers).await;
-    std::fs::remove_dir_all(&dir)?;
-    let (rate, mut waits) = measured?;
+    let (rate, mut waits) = measure(&dir, Duration::from_secs_f64(seconds), writers).await?;
     waits.sort_unstable();
     let quantile = |q: f64| waits[((waits.len() - 1) as f64 * q) as usize].as_secs_f64() * 1000.0;
     println!("commit_w{writers} {rate:.0} /s");

@@ -36,9 +36,13 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Starts a thread that does one thing for as long as it lives, e.g. flush a disk.
-pub fn thread(name: &'static str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+/// Runs a future, and all that it spawns, on a thread of its own: for what waits for a disk and must not make others wait.
+pub fn thread<F>(name: &'static str, work: impl FnOnce() -> F + Send + 'static) -> std::io::Result<()>
+where
+    F: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(work())).map(drop)
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);

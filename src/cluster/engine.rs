@@ -29,8 +29,7 @@ impl Engine {
         let disk = |doing| move |error: String| StoreError::Disk { doing, source: io::Error::other(error) };
         let store = Arc::new(opened.store);
         let machine = Machine::new(Arc::clone(&store), opened.checkpoint, published)?;
-        let log = Log::new(Arc::clone(&store))
-            .map_err(|source| StoreError::Disk { doing: "starting the thread that appends", source })?;
+        let log = Log::new(Arc::clone(&store));
         let last = tasks::blocking(move || store.last()).await?;
         let raft = Raft::new(ME, Arc::new(config()), Alone, log.clone(), machine.clone()).await;
         let raft = raft.map_err(|error| disk("starting the engine")(error.to_string()))?;

@@ -1,17 +1,16 @@
-//! The log that the consensus engine writes, on the store. Appending is done by one thread, which tells the engine when
-//! the bytes are on the disk. How far the log is committed is not stored: it costs a flush and is found again by
-//! committing the tail.
+//! The log that the consensus engine writes, on the store. The engine has a thread to itself, so appending waits for the
+//! disk right there: handing it to another thread and back would cost as much again as the flush. How far the log is
+//! committed is not stored: that would cost a second flush, and it is found again by committing the tail.
 
 use super::raft::{Entry, Types, from_store, log_id, to_store};
 use crate::tasks;
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogReader, StorageError, StorageIOError, Vote};
-use state::store::{self, Store, StoreError};
+use state::store::{Store, StoreError};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Entries kept in memory: the engine reads back what it has just appended, to apply it.
 const RECENT: usize = 16;
@@ -23,35 +22,14 @@ pub(super) struct Log(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     store: Arc<Store>,
-    disk: mpsc::Sender<Append>,
     recent: Mutex<VecDeque<Entry>>,
-    fault: Arc<OnceLock<StoreError>>,
-}
-
-struct Append {
-    entries: Vec<store::Entry>,
-    flushed: LogFlushed<Types>,
+    fault: OnceLock<StoreError>,
 }
 
 impl Log {
-    /// A log on a store, with its thread, which ends with the last clone.
-    pub(super) fn new(store: Arc<Store>) -> io::Result<Self> {
-        let (disk, appends) = mpsc::channel::<Append>();
-        let fault = Arc::new(OnceLock::new());
-        let (on, seen) = (Arc::clone(&store), Arc::clone(&fault));
-        tasks::thread("store-disk", move || {
-            while let Ok(Append { entries, flushed }) = appends.recv() {
-                let done = on.append(&entries);
-                flushed.log_io_completed(done.map_err(|error| {
-                    let kind = if error.is_full() { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
-                    let told = io::Error::new(kind, error.to_string());
-                    // Only the first fault says what happened; those after it follow from it.
-                    let _ = seen.set(error);
-                    told
-                }));
-            }
-        })?;
-        Ok(Self(Arc::new(Inner { store, disk, recent: Mutex::new(VecDeque::new()), fault })))
+    /// A log on a store.
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        Self(Arc::new(Inner { store, recent: Mutex::new(VecDeque::new()), fault: OnceLock::new() }))
     }
 
     /// What ended this log, if anything did.
@@ -74,7 +52,7 @@ impl Log {
         let result = tasks::blocking(move || work(&store)).await;
         result.map_err(|error| {
             let told = failed(verb, &error);
-            // As above: the first fault is the one that counts.
+            // Only the first fault says what happened; those after it follow from it.
             let _ = self.0.fault.set(error);
             told
         })
@@ -94,12 +72,6 @@ impl Log {
 
     fn forget(&self) {
         self.0.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
-
-impl Debug for Append {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Append").field("entries", &self.entries.len()).finish_non_exhaustive()
     }
 }
 
@@ -185,10 +157,13 @@ impl RaftLogStorage<Types> for Log {
                 }
             }
         }
-        self.0.disk.send(Append { entries: stored, flushed }).map_err(|_| {
-            let error = StoreError::Damaged("the thread that appends has ended".into());
-            failed(ErrorVerb::Write, &error)
-        })
+        let result = self.0.store.append(&stored).map_err(|error| {
+            let told = failed(ErrorVerb::Write, &error);
+            // Only the first fault says what happened; those after it follow from it.
+            let _ = self.0.fault.set(error);
+            told
+        });
+        result.map(|()| flushed.log_io_completed(Ok(())))
     }
 
     async fn truncate(&mut self, from: LogId<u64>) -> Result<(), StorageError<u64>> {

@@ -6,23 +6,43 @@ use super::handle::{Handle, Job, Shared, SubmitError};
 use super::home::Place;
 use super::writer::{Stopped, Writer};
 use crate::{limits, tasks};
+use futures_util::FutureExt;
 use state::State;
 use state::store::{Head, Opened, StoreError};
 use state::view::records::Epoch;
+use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-/// Opens the store of a place, or makes it, and starts the writer under an epoch. What is wrong with the store is an
-/// error here; what goes wrong with its disk later is mended in the background.
+/// Opens the store of a place, or makes it, and starts the writer under an epoch, on a thread of its own. What is wrong
+/// with the store is an error here; what goes wrong with its disk later is mended in the background.
 pub async fn start(place: Arc<dyn Place>, epoch: Epoch) -> Result<Handle, StoreError> {
     let (published, seen) = watch::channel(Arc::<State>::default());
     let (to, jobs) = mpsc::channel(limits::QUEUE);
     let shared = Arc::new(Shared::default());
-    let engine = Engine::start(open(&place).await?, published.clone()).await?;
-    shared.set_store(engine.log.store());
     let supervisor = Supervisor { place, epoch, published, shared: Arc::clone(&shared), jobs };
-    tasks::spawn("store-supervisor", supervisor.run(engine));
+    let (started, ready) = oneshot::channel();
+    let thread = tasks::thread("store", move || async move {
+        let first = match open(&supervisor.place).await {
+            Ok(opened) => Engine::start(opened, supervisor.published.clone()).await,
+            Err(error) => Err(error),
+        };
+        match first {
+            Ok(engine) => {
+                supervisor.shared.set_store(engine.log.store());
+                // If whoever wanted it has gone, so has the queue, and the writer finds that out.
+                let _ = started.send(Ok(()));
+                supervisor.run(engine).await;
+            }
+            // As above.
+            Err(error) => drop(started.send(Err(error))),
+        }
+    });
+    thread.map_err(|source| StoreError::Disk { doing: "starting the engine's thread", source })?;
+    let died = |_| StoreError::Disk { doing: "starting the engine", source: io::Error::other("its thread ended") };
+    ready.await.map_err(died)??;
     Ok(Handle { jobs: to, published: seen, shared })
 }
 
@@ -45,8 +65,10 @@ impl Supervisor {
             let stopped = {
                 let writer =
                     Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: self.epoch };
+                // A panic is a bug in some rule or answer; it ends the engine, which loses nothing, and not the appliance.
+                let working = AssertUnwindSafe(writer.run(&mut self.jobs)).catch_unwind();
                 tokio::select! {
-                    stopped = writer.run(&mut self.jobs) => stopped,
+                    stopped = working => stopped.unwrap_or(Stopped::EngineDied),
                     stopped = care(&engine, &self.place) => stopped,
                 }
             };

@@ -100,6 +100,16 @@ async fn while_the_disk_is_away_reads_go_on_and_callers_are_told_why() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_panics_takes_nobody_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = start(Arc::new(Home { dir: dir.path().to_owned(), floor: 0 }), EPOCH).await.unwrap();
+    submit(&handle, found()).await.unwrap();
+    let panicked = handle.submit::<()>(call(add(1)), |_| panic!("a bug, for the test")).await;
+    assert_eq!(panicked.unwrap_err(), SubmitError::OutcomeUnknown);
+    assert_eq!(insist(&handle, 1).await, 2, "what panicked was not decided");
+}
+
 /// A file system of 64 MiB that goes away with its guard.
 struct SmallDisk(PathBuf);
 

@@ -17,7 +17,7 @@ impl StoreBuilder<Types, Log, Machine, TempDir> for Builder {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Home::new(dir.path()).open().unwrap().store);
         let machine = Machine::new(Arc::clone(&store), None, watch::channel(Arc::default()).0).unwrap();
-        Ok((dir, Log::new(store).unwrap(), machine))
+        Ok((dir, Log::new(store), machine))
     }
 }
 
