@@ -4,7 +4,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::network::Alone;
 use super::raft::Types;
-use crate::{limits, tasks};
+use crate::{clock, limits, tasks};
 use openraft::{BasicNode, Config, Raft, RaftMetrics, SnapshotPolicy};
 use state::State;
 use state::store::{Opened, Store, StoreError};
@@ -65,6 +65,15 @@ impl Engine {
     /// Fills the file ahead if that is due.
     pub(super) async fn make_room(&self) -> Result<(), StoreError> {
         if self.log.store().wants_room() { self.on_store(Store::make_room).await } else { Ok(()) }
+    }
+
+    /// Deletes rows that have expired, unless the clock is not to be believed.
+    pub(super) async fn erase_expired(&self) -> Result<(), StoreError> {
+        let now = clock::wall();
+        if now < self.machine.now().1.latest {
+            return Ok(());
+        }
+        self.on_store(move |store| store.erase_expired(now, limits::EXPIRED)).await.map(drop)
     }
 
     async fn on_store<T: Send + 'static>(

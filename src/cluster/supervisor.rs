@@ -141,12 +141,14 @@ async fn attempt(
     Engine::start(open(&place).await?, published).await.map(Some)
 }
 
-/// Looks after a running engine's store. Ends only when a write of its own has failed: then so will every later one.
+/// Looks after a running engine's store. Ends only when the engine is dead.
 async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
     let mut known = Head::default();
     let mut state_size = 0;
+    let mut looks = 0_u32;
     loop {
         sleep(limits::STORE_CARE).await;
+        looks = looks.wrapping_add(1);
         if engine.log.fault().is_some() {
             return Stopped::EngineDied;
         }
@@ -155,12 +157,16 @@ async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
             keep_head(place, head).await;
             known = head;
         }
-        match engine.keep_checkpoint(state_size).await {
-            Ok(size) => state_size = size.unwrap_or(state_size),
-            Err(error) => {
-                tracing::error!(%error, "no checkpoint was taken");
-                return Stopped::EngineDied;
+        let mended = async {
+            state_size = engine.keep_checkpoint(state_size).await?.unwrap_or(state_size);
+            if looks.is_multiple_of(limits::EXPIRY_CARE) {
+                engine.erase_expired().await?;
             }
+            Ok::<(), StoreError>(())
+        };
+        if let Err(error) = mended.await {
+            tracing::error!(%error, "the store failed while it was looked after");
+            return Stopped::EngineDied;
         }
         if let Err(error) = engine.make_room().await {
             tracing::warn!(%error, "the store's file was not grown ahead");

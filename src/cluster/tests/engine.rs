@@ -134,3 +134,42 @@ async fn a_head_file_that_leads_is_refused_and_changes_nothing() {
     std::fs::rename(dir.path().join("kept"), dir.path().join("store.redb")).unwrap();
     at(dir.path()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_journal_gets_a_checkpoint_from_which_it_starts_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    submit(&handle, add(1)).await.unwrap();
+    let renew = |n: u64| {
+        let mut token = [7; 32];
+        token[..8].copy_from_slice(&n.to_be_bytes());
+        let (name, token) = (Name::new("n1").unwrap(), Fingerprint::from_bytes(token));
+        Command::from(enrolment::Command::IssueToken { name, token, expires: Millis(u64::MAX) })
+    };
+    let calls: Vec<_> = (0..=crate::limits::CHECKPOINT)
+        .map(|n| {
+            let handle = handle.clone();
+            tasks::spawn("caller", async move { submit(&handle, renew(n)).await.unwrap() })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let mut verified = handle.verify().await.unwrap().unwrap();
+    for _ in 0..500 {
+        if verified.checkpoints > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        verified = handle.verify().await.unwrap().unwrap();
+    }
+    assert_eq!(verified.checkpoints, 1);
+    submit(&handle, add(2)).await.unwrap();
+    let before = handle.state();
+    stop(handle, dir.path()).await;
+    let opened = Home::new(dir.path()).open().unwrap();
+    assert!(opened.checkpoint.is_some_and(|checkpoint| checkpoint.head.change.0 > 1000));
+    drop(opened.store);
+    assert_eq!(*at(dir.path()).await.state(), *before);
+}

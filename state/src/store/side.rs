@@ -4,7 +4,7 @@
 use super::error::Doing;
 use super::{SIDE, Store, StoreError};
 use crate::model::Millis;
-use redb::ReadableDatabase;
+use redb::{ReadableDatabase, ReadableTable};
 use serde::{Deserialize, Serialize};
 
 /// Which row of which table.
@@ -94,5 +94,32 @@ impl Store {
             rows.push(decode(key, value.value())?);
         }
         Ok(rows)
+    }
+
+    /// Deletes up to `limit` rows that had expired by `now`. Gives their number.
+    pub fn erase_expired(&self, now: Millis, limit: usize) -> Result<usize, StoreError> {
+        let doing = "deleting expired rows";
+        let mut expired = Vec::new();
+        for row in self.db.begin_read().doing(doing)?.open_table(SIDE).doing(doing)?.iter().doing(doing)? {
+            let (key, value) = row.doing(doing)?;
+            let end = value.value().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+            if end != 0 && end <= now.0 {
+                expired.push(key.value().to_vec());
+            }
+            if expired.len() == limit {
+                break;
+            }
+        }
+        if !expired.is_empty() {
+            let write = self.db.begin_write().doing(doing)?;
+            {
+                let mut table = write.open_table(SIDE).doing(doing)?;
+                for key in &expired {
+                    table.remove(key.as_slice()).doing(doing)?;
+                }
+            }
+            write.commit().doing(doing)?;
+        }
+        Ok(expired.len())
     }
 }

@@ -208,6 +208,22 @@ fn a_checkpoint_is_compared_with_its_hash_and_with_a_replay() {
 }
 
 #[test]
+fn only_rows_that_have_expired_are_erased() {
+    let (memory, head) = three();
+    let store = memory.open(None).unwrap().store;
+    let key = |n: u8| RowKey { table: "receipts".into(), key: vec![n] };
+    let mut rows = entry(4, batch(&head).seal());
+    for (n, expires) in [(1, Some(5)), (2, Some(6)), (3, None)] {
+        rows.rows.put.push(SideRow { key: key(n), value: vec![n], expires: expires.map(Millis) });
+    }
+    store.append(&[rows]).unwrap();
+    assert_eq!(store.erase_expired(Millis(4), 10).unwrap(), 0);
+    assert_eq!(store.erase_expired(Millis(5), 10).unwrap(), 1);
+    assert_eq!([1, 2, 3].map(|n| store.row(&key(n)).unwrap().is_some()), [false, true, true]);
+    assert_eq!(store.verify().unwrap().rows, 2);
+}
+
+#[test]
 fn changes_are_found_by_their_number() {
     let memory = Memory::made();
     let store = memory.open(None).unwrap().store;
