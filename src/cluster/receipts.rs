@@ -71,24 +71,21 @@ impl Pending {
         row: SideRow,
         expired: impl Fn(Millis) -> bool,
     ) -> Result<(), StoreError> {
-        let mut group = row.key.clone();
-        let is_receipt = group.table == TABLE;
+        let newest = row.key.clone();
         self.put.insert(row.key.clone(), row);
-        if !is_receipt {
+        if newest.table != TABLE {
             return Ok(());
         }
+        let mut group = newest.clone();
         group.key.truncate(GROUP);
-        let mut others: BTreeMap<RowKey, Option<Millis>> = store
-            .rows(&group)?
-            .into_iter()
-            .filter(|row| !self.erase.contains(&row.key))
-            .map(|row| (row.key, row.expires))
-            .collect();
+        let kept = store.rows(&group)?.into_iter().map(|row| (row.key, row.expires));
         let fresh = self.put.range(group.clone()..).take_while(|(key, _)| key.key.starts_with(&group.key));
-        others.extend(fresh.map(|(key, row)| (key.clone(), row.expires)));
+        let fresh = fresh.map(|(key, row)| (key.clone(), row.expires));
+        let others: BTreeMap<RowKey, Option<Millis>> =
+            kept.filter(|(key, _)| !self.erase.contains(key)).chain(fresh).filter(|(key, _)| *key != newest).collect();
         let mut by_age: Vec<(Option<Millis>, RowKey)> = others.into_iter().map(|(key, end)| (end, key)).collect();
         by_age.sort();
-        let surplus = by_age.len().saturating_sub(RECEIPTS_PER_CALLER);
+        let surplus = (by_age.len() + 1).saturating_sub(RECEIPTS_PER_CALLER);
         for (n, (end, key)) in by_age.into_iter().enumerate() {
             if n < surplus || end.is_some_and(&expired) {
                 self.put.remove(&key);

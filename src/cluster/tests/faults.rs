@@ -115,8 +115,7 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mounted() -> Self {
-        let dir = std::env::temp_dir().join(format!("holdfast-small-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = tempfile::Builder::new().prefix("holdfast-small-").tempdir().unwrap().keep();
         run("mount", &["-t", "tmpfs", "-o", "size=64m,mode=0700", "holdfast-small"], &dir);
         Self(dir)
     }
@@ -183,6 +182,17 @@ async fn a_real_disk_that_is_full_and_then_is_not() {
     let verified = handle.verify().await.unwrap().unwrap();
     assert!(verified.rows >= acknowledged, "{} of {acknowledged} rows are left", verified.rows);
     drop(handle);
+}
+
+#[test]
+fn a_first_start_on_a_full_disk_leaves_no_store() {
+    let disk = SmallDisk::mounted();
+    let filler = disk.fill();
+    let home = Home { dir: disk.0.clone(), floor: 1 << 20 };
+    assert!(home.open().unwrap_err().is_full());
+    assert!(!disk.0.join("store.redb").exists());
+    std::fs::remove_file(filler).unwrap();
+    home.open().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
