@@ -4,12 +4,10 @@
 //! file that is not understood whole is refused with its line before anything is made on disk.
 
 mod file;
-mod founding;
 mod host;
 mod routes;
 
 pub use file::{ConfigError, ConfigFile, keys};
-pub use founding::Founding;
 pub use host::{Host, HostError};
 pub use routes::{Overlap, overlap};
 

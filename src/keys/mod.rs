@@ -112,15 +112,6 @@ pub fn claim(dir: &Path, role: Role) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Whether a directory could be claimed for a role, without making anything: absent, empty, or that role's already.
-pub fn check_claim(dir: &Path, role: Role) -> Result<(), KeyError> {
-    match files::check_private_dir(dir) {
-        Err(error) if files::is_absent(&error) => return Ok(()),
-        other => other?,
-    }
-    if !marked(dir, role)? && has_content(dir)? { Err(KeyError::Foreign(dir.to_owned())) } else { Ok(()) }
-}
-
 /// Accepts a state directory that has its marker already.
 pub fn expect(dir: &Path, role: Role) -> Result<(), KeyError> {
     let absent = || KeyError::Absent { path: dir.to_owned(), wanted: role.as_str() };

@@ -212,19 +212,3 @@ fn the_recovery_identity_is_handed_out_once_and_fits_the_public_half() {
     assert!(message(check_recovery(&dir.join("x"), &outer.path().join("no/f"))).contains("does not exist"));
     assert!(!other.exists());
 }
-
-#[test]
-fn what_may_be_claimed_is_known_without_making_anything() {
-    let (outer, dir) = home();
-    check_claim(&dir, Role::Appliance).unwrap();
-    assert!(!dir.exists());
-    std::fs::create_dir(&dir).unwrap();
-    mode(&dir, 0o700);
-    check_claim(&dir, Role::Appliance).unwrap();
-    put(&dir.join("notes.txt"), "mine");
-    assert!(message(check_claim(&dir, Role::Appliance)).contains("is not empty"));
-    let other = outer.path().join("node");
-    NodeKeys::make(&other).unwrap();
-    check_claim(&other, Role::Node).unwrap();
-    assert!(message(check_claim(&other, Role::Appliance)).contains("role node"));
-}
