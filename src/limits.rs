@@ -12,6 +12,10 @@ pub const RETRY_MAX: Duration = Duration::from_secs(5);
 pub const NODE_LIVE: Duration = Duration::from_secs(120);
 /// How far a signed request's timestamp may lie from the appliance's clock.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// The life of an enrolment token where none is given.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// The longest life of an enrolment token: a month on a shelf.
+pub const TOKEN_LIFE_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 /// A receipt's life, except at enrolment: long enough for any retry of ours.
 pub const RECEIPT_LIFE: Duration = Duration::from_secs(3600);
 /// Receipts kept per caller and route.
@@ -19,8 +23,8 @@ pub const RECEIPTS_PER_CALLER: usize = 4;
 /// A client certificate's life.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Body of a request, bytes: a register with 256 services fits many times.
-pub const BODY: usize = 256 * 1024;
+/// Body of a request, bytes: a register with 256 services fits twice, and 1,024 strangers hold 64 MiB at most.
+pub const BODY: usize = 64 * 1024;
 /// A TLS handshake, from accept.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The next request's header lines, all of them, from the handshake or the last answer: three heartbeats, so that an

@@ -14,7 +14,7 @@ use crate::wire::signed::Signed;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
-use state::model::{Fingerprint, Millis, NodeId, Revision, SigningKey};
+use state::model::{Fingerprint, Millis, NodeId, SigningKey};
 use state::subject::enrolment::{self, Admitted, Join};
 use state::{Command, State};
 use zeroize::Zeroizing;
@@ -38,7 +38,17 @@ pub struct Presented {
     pub body: EnrolRequest,
     /// Where its receipt is kept.
     pub claim: Claim,
+    /// When that may go: with the token.
+    pub expires: Millis,
     token: Fingerprint,
+}
+
+impl Presented {
+    /// What makes another request a repetition of this one: the same keys.
+    pub fn keys(&self) -> Vec<u8> {
+        let EnrolRequest { signing_key, wireguard_key, sealing_key, .. } = &self.body;
+        [signing_key.as_bytes().as_slice(), wireguard_key.as_bytes(), sealing_key.as_bytes()].concat()
+    }
 }
 
 impl Authority {
@@ -62,7 +72,8 @@ impl Authority {
         hex::decode_to_slice(&body.secret, secret.as_mut_slice())
             .map_err(|_| refusal::invalid("`secret` is not 64 hexadecimal digits"))?;
         let token = Fingerprint::from_bytes(Sha256::digest(secret.as_slice()).into());
-        Ok(Presented { claim: Claim::by_token(&secret), token, body })
+        let expires = state.enrolment.tokens.get(&token).map_or(now.wall, |grant| grant.expires);
+        Ok(Presented { claim: Claim::by_token(&secret), expires, token, body })
     }
 
     /// A machine with a token that is good so far. Unknown, spent and expired are refused alike.
@@ -136,12 +147,12 @@ impl Authority {
         })
     }
 
-    /// What a machine is told that has joined, by the state after it.
+    /// What a machine is told that has joined, by the state after it, durable or not.
     pub fn enrolled(&self, state: &State, joining: &Joining) -> Option<Enrolled> {
         let node = state.nodes.all.get(state.nodes.by_key.get(&joining.key)?)?;
         let roster = state.appliances.roster.as_ref()?;
         let (scopes, _) = Records::standing(state, node.id)?;
-        let peers: PeerList = serde_json::from_slice(&self.records.list(state, &scopes, Revision(0)))
+        let peers: PeerList = serde_json::from_slice(&self.records.preview(state, &scopes))
             .expect("a list is made of signed documents");
         Some(Enrolled {
             node: node.id,

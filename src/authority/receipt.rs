@@ -4,11 +4,12 @@
 //! the token's secret. Neither is kept but as a hash, so no disk and no standby can read an answer's secrets.
 
 use crate::authority::refusal::{Refused, problem};
+use crate::cluster::ReceiptKey;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use state::model::{Fingerprint, SigningKey};
+use state::model::{Fingerprint, Millis};
 use zeroize::Zeroizing;
 
 /// The fewest hexadecimal digits of an `Idempotency-Key`: 128 bits.
@@ -18,8 +19,8 @@ const LONGEST: usize = 128;
 
 /// Where a receipt is kept, and what opens it.
 pub struct Claim {
-    /// The row: a hash over caller, route and secret.
-    pub row: Fingerprint,
+    /// The row.
+    pub receipt: ReceiptKey,
     secret: Zeroizing<Vec<u8>>,
 }
 
@@ -35,12 +36,13 @@ pub struct Answer {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     request: Fingerprint,
+    expires: Millis,
     answer: Answer,
 }
 
 impl Claim {
-    /// By an `Idempotency-Key`, of a machine that signs or of the operator (no key).
-    pub fn by_header(value: &str, caller: Option<&SigningKey>, method: &str, path: &str) -> Result<Self, Refused> {
+    /// By an `Idempotency-Key`. `caller` is who asks, as proven; `route` is method and path.
+    pub fn by_header(value: &str, caller: String, route: String) -> Result<Self, Refused> {
         let long_enough = (SHORTEST..=LONGEST).contains(&value.len());
         if !long_enough || !value.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
             return Err(problem(
@@ -51,40 +53,40 @@ impl Claim {
                 "make one from at least 128 random bits for each change",
             ));
         }
-        let caller = caller.map_or(&[][..], |key| key.as_bytes());
-        let parts = [caller, method.as_bytes(), path.as_bytes(), value.as_bytes()];
-        let row = state::hash_of(b"holdfast/receipt/v1", &parts);
-        Ok(Self { row, secret: Zeroizing::new(value.as_bytes().to_vec()) })
+        let key = state::hash_of(b"holdfast/idempotency/v1", &[value.as_bytes()]);
+        let secret = Zeroizing::new(value.as_bytes().to_vec());
+        Ok(Self { receipt: ReceiptKey { caller, route, key }, secret })
     }
 
-    /// By the secret of an enrolment token: it may be spent once, whoever asks.
+    /// By the secret of an enrolment token, whoever asks: it may be spent once.
     pub fn by_token(secret: &[u8; 32]) -> Self {
-        let row = state::hash_of(b"holdfast/receipt/enrol/v1", &[&Sha256::digest(secret)]);
-        Self { row, secret: Zeroizing::new(secret.to_vec()) }
+        let key = state::hash_of(b"holdfast/idempotency/v1", &[secret]);
+        let (caller, route) = (format!("token {key}"), "POST /v1/enroll".to_owned());
+        Self { receipt: ReceiptKey { caller, route, key }, secret: Zeroizing::new(secret.to_vec()) }
     }
 
-    /// Encrypts the answer to a request with this body.
-    pub fn seal(&self, request: &[u8], answer: &Answer) -> Vec<u8> {
-        let kept = Kept { request: body_hash(request), answer: answer.clone() };
+    /// Encrypts the answer to `request`: its body, or what else makes a repetition of it one.
+    pub fn seal(&self, request: &[u8], answer: &Answer, expires: Millis) -> Vec<u8> {
+        let kept = Kept { request: body_hash(request), expires, answer: answer.clone() };
         let mut text = state::to_bytes(&kept);
         let nonce: [u8; NONCE_LEN] = crate::entropy::bytes();
         self.key()
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(self.row.as_bytes()), &mut text)
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(self.receipt.key.as_bytes()), &mut text)
             .expect("a receipt is far below the cipher's limit");
         [nonce.as_slice(), &text].concat()
     }
 
-    /// The answer that was kept, if it was to a request with the same body; an error if to another one.
-    pub fn open(&self, request: &[u8], sealed: &[u8]) -> Result<Option<Answer>, Refused> {
+    /// The answer that was kept and has not expired; an error if it was to another request.
+    pub fn open(&self, request: &[u8], sealed: &[u8], now: Millis) -> Result<Option<Answer>, Refused> {
         let Some((nonce, text)) = sealed.split_first_chunk::<NONCE_LEN>() else { return Ok(None) };
         let mut text = Zeroizing::new(text.to_vec());
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        let opened = self.key().open_in_place(nonce, Aad::from(self.row.as_bytes()), &mut text);
+        let opened = self.key().open_in_place(nonce, Aad::from(self.receipt.key.as_bytes()), &mut text);
         let Some(kept) = opened.ok().and_then(|text| serde_json::from_slice::<Kept>(text).ok()) else {
             return Ok(None);
         };
         if kept.request == body_hash(request) {
-            return Ok(Some(kept.answer));
+            return Ok((now < kept.expires).then_some(kept.answer));
         }
         Err(problem(
             409,
@@ -112,19 +114,19 @@ mod tests {
 
     #[test]
     fn only_the_caller_with_the_same_request_gets_the_answer_again() {
-        let caller = SigningKey::from_bytes([1; 32]);
-        let claim = |key: &str| Claim::by_header(key, Some(&caller), "POST", "/v1/peers/register").ok().unwrap();
+        let claim = |key: &str| Claim::by_header(key, "node 1".into(), "POST /v1/peers/register".into()).ok().unwrap();
         let (one, two) = (claim(&"ab".repeat(16)), claim(&"cd".repeat(16)));
         let answer = Answer { status: 200, body: "{\"mesh_token\":\"secret\"}".into() };
-        let sealed = one.seal(b"request", &answer);
+        let sealed = one.seal(b"request", &answer, Millis(10));
         assert!(!sealed.windows(6).any(|window| window == b"secret"));
-        assert_eq!(one.open(b"request", &sealed), Ok(Some(answer)));
-        assert_eq!(one.open(b"another", &sealed).unwrap_err().code, "conflict");
-        assert_eq!(two.open(b"request", &sealed), Ok(None));
-        assert_eq!(one.open(b"request", b"short"), Ok(None));
-        assert_ne!(one.row, two.row);
+        assert_eq!(one.open(b"request", &sealed, Millis(9)), Ok(Some(answer)));
+        assert_eq!(one.open(b"request", &sealed, Millis(10)), Ok(None));
+        assert_eq!(one.open(b"another", &sealed, Millis(9)).unwrap_err().code, "conflict");
+        assert_eq!(two.open(b"request", &sealed, Millis(9)), Ok(None));
+        assert_eq!(one.open(b"request", b"short", Millis(9)), Ok(None));
+        assert_ne!(one.receipt, two.receipt);
         for bad in ["", "ab", &"zz".repeat(16), &"ab".repeat(65)] {
-            assert!(Claim::by_header(bad, None, "POST", "/").is_err());
+            assert!(Claim::by_header(bad, String::new(), String::new()).is_err());
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct Records {
     cache: Mutex<Cache>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Cache {
     current: Revision,
     records: BTreeMap<NodeId, Record>,
@@ -34,6 +34,7 @@ struct Cache {
     lists: BTreeMap<(Scopes, Revision), Bytes>,
 }
 
+#[derive(Clone)]
 struct Record {
     text: Text,
     hash: Fingerprint,
@@ -41,6 +42,7 @@ struct Record {
 }
 
 /// A signed document as JSON, and the change that made it so.
+#[derive(Clone)]
 struct Text {
     revision: Revision,
     json: Arc<str>,
@@ -59,7 +61,8 @@ impl Records {
         Some((scopes, newest))
     }
 
-    /// The JSON of a `PeerList`: everything in the scopes that is above `after`. Above zero, that is the full list.
+    /// One line of JSON, a `PeerList`: everything in the scopes that is above `after`. Above zero, that is the full list.
+    /// The state must be a published one.
     pub fn list(&self, state: &State, scopes: &Scopes, after: Revision) -> Bytes {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if state.revision < cache.current {
@@ -78,6 +81,13 @@ impl Records {
         let list = cache.list(scopes, after);
         cache.lists.insert(key, list.clone());
         list
+    }
+
+    /// The full list by a state that is not durable yet, so nothing of it is remembered.
+    pub fn preview(&self, state: &State, scopes: &Scopes) -> Bytes {
+        let mut own = self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.refresh(&mut own, state);
+        own.list(scopes, Revision(0))
     }
 
     /// The signed tombstone of a key that was a node's once.
@@ -142,7 +152,7 @@ impl Cache {
         join(&mut json, records);
         json.push_str("],\"tombstones\":[");
         join(&mut json, gone.map(|(_, text)| text));
-        json.push_str("]}");
+        json.push_str("]}\n");
         Bytes::from(json)
     }
 }

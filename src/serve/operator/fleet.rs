@@ -1,0 +1,106 @@
+//! `status` and `mesh ls`.
+
+use super::{Call, views};
+use crate::authority::receipt::Answer;
+use crate::authority::refusal::{Refused, from_decision};
+use crate::clock::rfc3339;
+use crate::serve::http::ok;
+use crate::wire::operator::{MeshNode, MeshView, NodeCounts, SCHEMA, StatusView};
+use state::view::status::{liveness, summary};
+use state::{Refusal, State};
+use std::sync::Arc;
+
+pub(super) async fn mesh(call: Call) -> Result<Answer, Refused> {
+    let state = call.state();
+    let fleet = state.fleet().map_err(unfounded)?;
+    let (used, all) = summary(&state).addresses;
+    let in_order = state.nodes.by_name.values().filter_map(|id| state.nodes.all.get(id));
+    let nodes = in_order.filter_map(|node| {
+        let member = node.member.as_ref()?;
+        let own = member.endpoints.iter().filter(|endpoint| !node.endpoints.contains(endpoint));
+        Some(MeshNode {
+            name: node.name.clone(),
+            site: node.site.clone(),
+            address: member.address,
+            address6: None,
+            hub: node.hub,
+            endpoints: node.endpoints.iter().chain(own).cloned().collect(),
+            local_endpoints: member.local_endpoints.clone(),
+            liveness: views::word(&liveness(node)),
+        })
+    });
+    Ok(ok(&MeshView {
+        schema: SCHEMA,
+        prefix: fleet.mesh_prefix,
+        prefix6: fleet.mesh_prefix6,
+        suffix: fleet.suffix.clone(),
+        addresses_used: used,
+        addresses_free: all.saturating_sub(used),
+        nodes: nodes.collect(),
+    }))
+}
+
+pub(super) async fn status(call: Call) -> Result<Answer, Refused> {
+    let state = call.state();
+    let hashed = Arc::clone(&state);
+    let state_hash = crate::tasks::blocking(move || state::store::state_hash(&hashed)).await;
+    let fleet = state.fleet().map_err(unfounded)?;
+    let epoch = state.appliances.epoch.ok_or_else(|| unfounded(Refusal::new(
+        state::Code::Conflict,
+        "there is no epoch yet",
+        "the fleet is not founded",
+        "start the appliance",
+    )))?;
+    let found = summary(&state);
+    let soft = call.appliance.authority.soft();
+    let contested: Vec<String> =
+        found.contested.iter().map(|(pair, _)| format!("{}.{}", pair.name, pair.space)).collect();
+    Ok(ok(&StatusView {
+        schema: SCHEMA,
+        fleet: fleet.name.clone(),
+        fleet_id: fleet.id,
+        appliance: call.appliance.id,
+        version: concat!("holdfast ", env!("CARGO_PKG_VERSION")).to_owned(),
+        fingerprint: call.appliance.pin,
+        advertised: call.appliance.advertised.clone(),
+        epoch,
+        revision: state.revision,
+        state_hash: Some(state_hash),
+        since: rfc3339(call.appliance.since),
+        mesh_prefix: fleet.mesh_prefix,
+        nodes: NodeCounts {
+            here: found.here as u64,
+            out_of_touch: found.out_of_touch.len() as u64,
+            never_spoken: found.never_spoken.len() as u64,
+        },
+        pending: soft.pending.iter().count() as u64,
+        attention: attention(&call, &state, &soft, &contested),
+        contested,
+    }))
+}
+
+/// What needs a person, in words.
+fn attention(
+    call: &Call,
+    state: &State,
+    soft: &crate::authority::Soft,
+    contested: &[String],
+) -> Vec<String> {
+    let mut out = Vec::new();
+    if call.appliance.advertised.is_empty() {
+        out.push("no node can be added: set `advertise` to a host that nodes can reach".to_owned());
+    }
+    if crate::clock::wall() < state.at {
+        out.push("this machine's clock is behind the journal's: nothing expires until it is set".to_owned());
+    }
+    out.extend(contested.iter().map(|name| format!("{name} is claimed by more than one node, so it answers for none")));
+    let doubled = state.nodes.all.values().filter(|n| soft.presence.of(n.id).is_some_and(|heard| heard.duplicate));
+    out.extend(doubled.map(|node| {
+        format!("duplicate identity: two machines are `{}`; run `holdfast agent reset-identity` on the copy", node.name)
+    }));
+    out
+}
+
+fn unfounded(refusal: Refusal) -> Refused {
+    from_decision(&refusal)
+}

@@ -1,0 +1,120 @@
+//! The operator socket: what people ask of the appliance they stand on. Who they are, the kernel says.
+
+mod admission;
+mod fleet;
+mod journal;
+mod nodes;
+mod token;
+mod views;
+
+use crate::authority::body;
+use crate::authority::receipt::{Answer, Claim};
+use crate::authority::refusal::{Refused, from_decision, invalid, too_large};
+use crate::serve::accept::LocalPeer;
+use crate::serve::appliance::{Appliance, Change};
+use crate::serve::http::{Received, respond};
+use crate::serve::mesh::no_route;
+use axum::Router;
+use axum::extract::{Extension, Path, Request, State as Shared};
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use state::model::Name;
+use state::{Actor, Command, Context, Role, State};
+use std::sync::Arc;
+
+pub use token::{Fresh, line, mint};
+
+/// A handler of a route without parameters.
+macro_rules! plain {
+    ($handler:path) => {
+        |Shared(appliance): Shared<Arc<Appliance>>, Extension(peer): Extension<LocalPeer>, request: Request| async move {
+            respond($handler(Call::read(appliance, peer, request).await).await)
+        }
+    };
+}
+
+/// A handler of a route with a node's name in it.
+macro_rules! named {
+    ($handler:path) => {
+        |Shared(appliance): Shared<Arc<Appliance>>,
+         Extension(peer): Extension<LocalPeer>,
+         Path(name): Path<String>,
+         request: Request| async move {
+            let call = Call::read(appliance, peer, request).await;
+            match Name::new(&name) {
+                Ok(name) => respond($handler(call, name).await),
+                Err(error) => respond(Err(invalid(error.to_string()))),
+            }
+        }
+    };
+}
+
+/// One call of an operator.
+struct Call {
+    appliance: Arc<Appliance>,
+    peer: LocalPeer,
+    received: Received,
+}
+
+/// The routes of the operator socket.
+pub fn router(appliance: Arc<Appliance>) -> Router {
+    Router::new()
+        .route("/v1/nodes", get(plain!(nodes::list)).post(plain!(nodes::add)))
+        .route("/v1/nodes/{name}", get(named!(nodes::show)).delete(named!(nodes::remove)))
+        .route("/v1/nodes/{name}/token", post(named!(nodes::token)))
+        .route("/v1/nodes/{name}/replace", post(named!(nodes::replace)))
+        .route("/v1/pending", get(plain!(admission::pending)))
+        .route("/v1/admission/admit", post(plain!(admission::admit)))
+        .route("/v1/admission/revoke", post(plain!(admission::revoke)))
+        .route("/v1/admission/tokens", post(plain!(admission::token)))
+        .route("/v1/mesh", get(plain!(fleet::mesh)))
+        .route("/v1/status", get(plain!(fleet::status)))
+        .route("/v1/journal", get(plain!(journal::page)))
+        .route("/v1/journal/verify", get(plain!(journal::verify)))
+        .fallback(no_route)
+        .with_state(appliance)
+}
+
+impl Call {
+    async fn read(appliance: Arc<Appliance>, peer: LocalPeer, request: Request) -> Self {
+        Self { appliance, peer, received: Received::read(request).await }
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.appliance.handle.state()
+    }
+
+    fn actor(&self) -> Actor {
+        Actor::Operator { user: format!("uid {}", self.peer.uid) }
+    }
+
+    fn context(&self, state: &State) -> Context {
+        self.appliance.context(self.actor(), Role::Admin, state)
+    }
+
+    fn body<T: DeserializeOwned>(&self) -> Result<T, Refused> {
+        let bytes = self.received.body.as_deref().ok_or_else(too_large)?;
+        body::parse(bytes).map_err(invalid)
+    }
+
+    /// Has a change decided once, see [`Appliance::change`].
+    async fn change(
+        &self,
+        command: impl Into<Command>,
+        answer: impl FnOnce(&State) -> Result<Answer, Refused> + Send + 'static,
+    ) -> Result<Answer, Refused> {
+        let claim = match self.received.idempotency() {
+            Some(value) => Some(Claim::by_header(value, format!("uid {}", self.peer.uid), self.received.route())?),
+            None => None,
+        };
+        let bytes = self.received.body.clone().unwrap_or_default();
+        self.appliance.change(Change::new(command.into(), self.actor(), Role::Admin, claim, bytes), answer).await
+    }
+}
+
+fn no_node(state: &State, name: &Name, context: &Context) -> Refused {
+    match state::subject::nodes::find(state, name, context) {
+        Err(refusal) => from_decision(&refusal),
+        Ok(_) => invalid("the node changed meanwhile; ask again"),
+    }
+}
