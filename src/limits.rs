@@ -124,3 +124,7 @@ pub const HEARD_KEPT: Duration = Duration::from_secs(120);
 pub const DESCRIPTORS: u64 = 65_536;
 /// A confirmation of an unchanged list is written down when it is so much later than the one written.
 pub const CONFIRMED_KEPT: Duration = Duration::from_secs(60);
+/// Between two looks at whether a stopping engine has let go of its store.
+pub const CLOSE_POLL: Duration = Duration::from_millis(5);
+/// How many such looks: three seconds.
+pub const CLOSE_POLLS: u32 = 600;

@@ -152,8 +152,8 @@ impl Authority {
         let node = state.nodes.all.get(state.nodes.by_key.get(&joining.key)?)?;
         let roster = state.appliances.roster.as_ref()?;
         let (scopes, _) = Records::standing(state, node.id)?;
-        let peers: PeerList = serde_json::from_slice(&self.records.preview(state, &scopes))
-            .expect("a list is made of signed documents");
+        let peers: PeerList =
+            serde_json::from_slice(&self.records.preview(state, &scopes)).expect("a list is made of signed documents");
         Some(Enrolled {
             node: node.id,
             name: node.name.clone(),

@@ -71,7 +71,11 @@ impl Claim {
         let mut text = state::to_bytes(&kept);
         let nonce: [u8; NONCE_LEN] = crate::entropy::bytes();
         self.key()
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(self.receipt.key.as_bytes()), &mut text)
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(self.receipt.key.as_bytes()),
+                &mut text,
+            )
             .expect("a receipt is far below the cipher's limit");
         [nonce.as_slice(), &text].concat()
     }

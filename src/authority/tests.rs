@@ -455,7 +455,11 @@ fn lists_are_signed_whole_and_told_once() {
         let (scopes, newest) = records::Records::standing(&fixture.state, node_id(3)).unwrap();
         let bytes = fixture.authority.records.list(&fixture.state, &scopes, after);
         let list: PeerList = serde_json::from_slice(&bytes).unwrap();
-        assert_eq!(serde_json::to_vec(&list).unwrap(), bytes[..bytes.len() - 1], "the same bytes as if it were encoded whole");
+        assert_eq!(
+            serde_json::to_vec(&list).unwrap(),
+            bytes[..bytes.len() - 1],
+            "the same bytes as if it were encoded whole"
+        );
         (list, newest, bytes)
     };
     let (first, held, _) = list(&fixture, Revision(0));

@@ -209,6 +209,19 @@ impl Handle {
         self.read(Store::verify).await
     }
 
+    /// Lets go of the store and waits until the engine has, a few seconds at most. Other clones must be gone by then, or
+    /// the engine goes on for them.
+    pub async fn close(self) {
+        let Self { jobs, published, shared } = self;
+        drop((jobs, published));
+        for _ in 0..limits::CLOSE_POLLS {
+            if shared.store().is_err() {
+                return;
+            }
+            tokio::time::sleep(limits::CLOSE_POLL).await;
+        }
+    }
+
     async fn read<T: Send + 'static>(&self, work: impl FnOnce(&Store) -> T + Send + 'static) -> Result<T, SubmitError> {
         let store = self.shared.store()?;
         Ok(crate::tasks::blocking(move || work(&store)).await)

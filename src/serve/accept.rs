@@ -84,6 +84,23 @@ pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, 
     let _ = timeout(DRAIN, ended.recv()).await;
 }
 
+/// Serves plain HTTP on a loopback listener until told to stop.
+pub async fn serve_plain(listener: TcpListener, router: Router, mut stop: Stop) {
+    let gate = Arc::new(Gate::default());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.requested() => break,
+        };
+        let Ok((socket, peer)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Some(place) = gate.admit(peer.ip()) else { continue };
+        tasks::spawn("page connection", serve_connection(socket, router.clone(), place, stop.clone()));
+    }
+}
+
 /// Serves the operator socket until told to stop. Each request carries its [`LocalPeer`] as an extension; a peer
 /// that is neither root nor this process's user is cut off at once.
 pub async fn serve_local(listener: UnixListener, router: Router, mut stop: Stop) {

@@ -125,5 +125,11 @@ fn undecided(error: &SubmitError) -> Refused {
 
 fn lost_receipt() -> Refused {
     let detail = "it was decided before, and its answer cannot be read any more";
-    problem(409, "conflict", "the request was refused", detail, "look at what there is, and ask with a new Idempotency-Key")
+    problem(
+        409,
+        "conflict",
+        "the request was refused",
+        detail,
+        "look at what there is, and ask with a new Idempotency-Key",
+    )
 }

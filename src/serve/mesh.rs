@@ -1,9 +1,9 @@
 //! The mesh API: enrolling, registering, leaving, and reading peers. What is asked is judged by the authority.
 
 use crate::authority::receipt::{Answer, Claim};
+use crate::authority::records::Records;
 use crate::authority::refusal::{Refused, from_decision, invalid, problem};
 use crate::authority::register::Registering;
-use crate::authority::records::Records;
 use crate::authority::signature::{Caller, Examined};
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
@@ -198,8 +198,7 @@ impl Mesh {
         let answer = app
             .change(change, move |state| {
                 let id = *state.nodes.by_key.get(&key).ok_or_else(nothing_told)?;
-                let mut told =
-                    answering.authority.register_answer(state, id, &body, now).ok_or_else(nothing_told)?;
+                let mut told = answering.authority.register_answer(state, id, &body, now).ok_or_else(nothing_told)?;
                 told.enrolled = answering.authority.enrolled(state, &joining);
                 Ok(ok(&told))
             })

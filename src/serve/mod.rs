@@ -2,10 +2,18 @@
 
 pub mod accept;
 pub mod appliance;
+pub mod found;
 pub mod gate;
 pub mod http;
 pub mod mesh;
+mod names;
 pub mod operator;
+mod own_node;
+mod page;
+mod run;
 pub mod stop;
 pub mod tls;
+mod verdicts;
 mod watch;
+
+pub use run::{Options, init, run};

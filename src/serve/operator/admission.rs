@@ -10,8 +10,8 @@ use crate::serve::http::ok;
 use crate::wire::operator::{Admit, Nothing, Pending, PendingView, Removed, Revoke, SCHEMA};
 use crate::wire::token::Purpose;
 use state::model::{Name, NodeId, SigningKey, fingerprint_words};
-use state::subject::nodes::{Command, Node, RevokeTarget};
 use state::subject::enrolment;
+use state::subject::nodes::{Command, Node, RevokeTarget};
 
 pub(super) async fn pending(call: Call) -> Result<Answer, Refused> {
     let soft = call.appliance.authority.soft();

@@ -45,12 +45,14 @@ pub(super) async fn status(call: Call) -> Result<Answer, Refused> {
     let hashed = Arc::clone(&state);
     let state_hash = crate::tasks::blocking(move || state::store::state_hash(&hashed)).await;
     let fleet = state.fleet().map_err(unfounded)?;
-    let epoch = state.appliances.epoch.ok_or_else(|| unfounded(Refusal::new(
-        state::Code::Conflict,
-        "there is no epoch yet",
-        "the fleet is not founded",
-        "start the appliance",
-    )))?;
+    let epoch = state.appliances.epoch.ok_or_else(|| {
+        unfounded(Refusal::new(
+            state::Code::Conflict,
+            "there is no epoch yet",
+            "the fleet is not founded",
+            "start the appliance",
+        ))
+    })?;
     let found = summary(&state);
     let soft = call.appliance.authority.soft();
     let contested: Vec<String> =
@@ -80,12 +82,7 @@ pub(super) async fn status(call: Call) -> Result<Answer, Refused> {
 }
 
 /// What needs a person, in words.
-fn attention(
-    call: &Call,
-    state: &State,
-    soft: &crate::authority::Soft,
-    contested: &[String],
-) -> Vec<String> {
+fn attention(call: &Call, state: &State, soft: &crate::authority::Soft, contested: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     if call.appliance.advertised.is_empty() {
         out.push("no node can be added: set `advertise` to a host that nodes can reach".to_owned());
