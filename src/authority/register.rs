@@ -21,7 +21,7 @@ pub enum Registering {
     /// It changes nothing: the answer is known.
     Unchanged(NodeId),
     /// It is a change.
-    Change(NodeId, Command),
+    Change(NodeId, Box<Command>),
     /// A machine whose key was let in joins by it.
     Joins,
 }
@@ -65,7 +65,7 @@ impl Authority {
         if duplicate || events.is_empty() {
             return Ok(Registering::Unchanged(id));
         }
-        Ok(Registering::Change(id, command))
+        Ok(Registering::Change(id, Box::new(command)))
     }
 
     fn hear(&self, id: NodeId, examined: &Examined<RegisterBody>, source: IpAddr, now: Now) -> bool {

@@ -194,10 +194,10 @@ impl Authority {
             Err(refused) if state.nodes.by_key.contains_key(&key) => return Err(refused),
             Err(refused) => refused,
         };
-        if let (Some(admitted), Some(_)) = (state.enrolment.admitted.get(&key), body.knock()) {
-            if bearer == Bearer::Admission || bearer == Bearer::Mesh(admitted.id) {
-                return Ok(Caller::Admitted(Box::new(admitted.clone())));
-            }
+        if let (Some(admitted), Some(_)) = (state.enrolment.admitted.get(&key), body.knock())
+            && (bearer == Bearer::Admission || bearer == Bearer::Mesh(admitted.id))
+        {
+            return Ok(Caller::Admitted(Box::new(admitted.clone())));
         }
         if let Some(knock) = body.knock() {
             let name = knock.name.clone();

@@ -401,7 +401,7 @@ fn an_unchanged_heartbeat_is_no_change_and_a_claim_is_judged() {
         |space: &str, port| ServiceClaim { space: name(space), name: name("web"), protocol: Protocol::Http, port };
     claims.services = vec![claim("shop", 80), claim("web-1", 80), claim("shop2", 0)];
     let register::Registering::Change(id, command) = comes_to(&claims) else { panic!("a change") };
-    fixture.make(command);
+    fixture.make(*command);
     let answer = fixture.authority.register_answer(&fixture.state, id, &claims, NOW).unwrap();
     let verdicts: Vec<String> =
         answer.services.iter().map(|judged| serde_json::to_value(&judged.verdict).unwrap()["is"].to_string()).collect();
@@ -492,7 +492,7 @@ fn endpoints_must_have_their_source_address() {
     let examined = fixture.register(&Sent::register(3, &body)).unwrap();
     let comes_to = fixture.authority.register(&fixture.state, &examined, source(1), &context(), NOW).ok().unwrap();
     let register::Registering::Change(_, command) = comes_to else { panic!("a change") };
-    fixture.make(command);
+    fixture.make(*command);
     let member = fixture.state.nodes.all[&node_id(3)].member.clone().unwrap();
     assert_eq!(member.endpoints, [Endpoint::new("203.0.113.1:51820").unwrap()]);
 }

@@ -169,7 +169,7 @@ impl Mesh {
             Registering::Change(id, command) => {
                 prove(place, id)?;
                 let answering = app.clone();
-                let change = Change::new(command, examined.actor(), Role::Node, claim, bytes);
+                let change = Change::new(*command, examined.actor(), Role::Node, claim, bytes);
                 app.change(change, move |state| {
                     let told = answering.authority.register_answer(state, id, &body, now);
                     told.map(|told| ok(&told)).ok_or_else(nothing_told)
