@@ -56,11 +56,16 @@ impl Running {
             .with_ip(tun)
             .with_uapi(server)
             .with_private_key(key)
-            .with_listen_port(told.listen_port)
+            .with_listen_port(if told.peers.is_empty() { 0 } else { told.listen_port })
             .with_peers(told.peers.iter().map(|peer| begin(peer, heard)))
             .build()
             .await
             .with_context(|| format!("WireGuard on UDP port {}", told.listen_port))?;
+        if told.peers.is_empty() {
+            // A device begun without peers opens nothing, not even when they come later: only a changed port does.
+            let opened = device.set_listen_port(told.listen_port).await;
+            opened.with_context(|| format!("WireGuard on UDP port {}", told.listen_port))?;
+        }
         // Peers with a session do not know that it is gone: a new handshake tells them before they send into nothing.
         let lost = told.peers.iter().filter(|peer| heard.contains_key(&peer.public_key));
         let keys: Vec<PublicKey> = lost.map(|peer| PublicKey::from(*peer.public_key.as_bytes())).collect();

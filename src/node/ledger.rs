@@ -127,15 +127,15 @@ impl Ledger {
         self.write(document)
     }
 
-    /// Forgets intents that were read back, and values that were put back.
-    pub fn settle(
-        &mut self,
-        open: impl IntoIterator<Item = Key>,
-        restored: impl IntoIterator<Item = Key>,
-    ) -> Result<(), FileError> {
+    /// Forgets all intents but those still open: the others were read back.
+    pub fn settle(&mut self, open: impl IntoIterator<Item = Key>) -> Result<(), FileError> {
+        self.write(Document { intents: open.into_iter().collect(), ..self.document.clone() })
+    }
+
+    /// Forgets what was there before, because it is there again.
+    pub fn put_back(&mut self, keys: impl IntoIterator<Item = Key>) -> Result<(), FileError> {
         let mut document = self.document.clone();
-        document.intents = open.into_iter().collect();
-        for key in restored {
+        for key in keys {
             document.before.remove(&key);
         }
         self.write(document)
@@ -189,10 +189,10 @@ mod tests {
         assert!(ledger.intends(&link));
         ledger.intend([], [(sysctl.clone(), "1".into())]).unwrap();
         assert_eq!(ledger.before(Kind::Sysctl), BTreeMap::from([("net/x".into(), "0".into())]));
-        ledger.settle([], []).unwrap();
+        ledger.settle([]).unwrap();
         let text = std::fs::read_to_string(dir.path().join("ledger.json")).unwrap();
         assert_eq!(text, r#"{"format":1,"intents":[],"before":[[{"owner":"mesh","kind":"sysctl","id":"net/x"},"0"]]}"#);
-        ledger.settle([], [sysctl]).unwrap();
+        ledger.put_back([sysctl]).unwrap();
         assert!(!ledger.knows(Kind::Sysctl));
         ledger.clear().unwrap();
         assert!(!dir.path().join("ledger.json").exists());
@@ -203,7 +203,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for text in ["{", r#"{"format":2,"intents":[],"before":[]}"#, r#"{"format":1,"intents":[],"before":[],"x":1}"#]
         {
-            std::fs::write(dir.path().join("ledger.json"), text).unwrap();
+            files::replace(&dir.path().join("ledger.json"), text.as_bytes()).unwrap();
             assert!(Ledger::open(dir.path()).unwrap_err().to_string().contains("ledger.json: cannot be read"));
         }
     }

@@ -3,7 +3,7 @@
 use super::{KernelError, Netlink, failed};
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use std::net::IpAddr;
 
 impl Netlink {
@@ -16,7 +16,11 @@ impl Netlink {
 
     /// Gives an interface an address.
     pub async fn add_address(&self, index: u32, address: IpNet) -> Result<(), KernelError> {
-        let request = self.0.address().add(index, address.addr(), address.prefix_len());
+        let mut request = self.0.address().add(index, address.addr(), address.prefix_len());
+        if address.addr().is_ipv6() {
+            // A tunnel has no neighbours to ask, and until that was done nothing could bind or be routed from it.
+            request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        }
         request.execute().await.map_err(failed(format!("adding the address {address}")))
     }
 

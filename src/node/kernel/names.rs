@@ -12,23 +12,33 @@ pub const LISTEN_PORT: u16 = 51820;
 pub const ROUTE_PROTOCOL: u8 = 117;
 /// The nftables table of the mesh, in the family `inet`.
 pub const MESH_TABLE: &str = "holdfast_mesh";
+/// How the name of a chain begins that says whose table it is.
+pub const MARK_CHAIN: &str = "node_";
 /// The comment of the one rule that is put into an iptables chain of somebody else.
 pub const FOREIGN_RULE_COMMENT: &str = "holdfast";
 /// The control socket of a userspace WireGuard device, in the state directory.
 pub const WIREGUARD_SOCKET: &str = "wireguard.sock";
 
-/// What marks an object of the mesh as this node's: the alias of its link and the comment of its firewall rules.
+/// What marks an object of the mesh as this node's: the alias of its link, the comment of its firewall rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark(String);
+pub struct Mark {
+    text: String,
+    chain: String,
+}
 
 impl Mark {
     /// The mark of a node.
     pub fn new(node: NodeId) -> Self {
-        Self(format!("holdfast:mesh:{node}"))
+        Self { text: format!("holdfast:mesh:{node}"), chain: format!("{MARK_CHAIN}{}", node.0.simple()) }
     }
 
     /// Its text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The name of an empty chain that marks a table even when all its rules were flushed.
+    pub fn chain(&self) -> &str {
+        &self.chain
     }
 }

@@ -35,14 +35,14 @@ impl Netlink {
     }
 
     /// Routes a range to an interface. An equal route of somebody else makes this fail, it is never replaced.
-    pub async fn add_route(&self, index: u32, to: IpNet, source: Option<IpAddr>) -> Result<(), KernelError> {
-        let message = message(index, to, source);
+    pub async fn add_route(&self, index: u32, to: IpNet) -> Result<(), KernelError> {
+        let message = message(index, to);
         self.0.route().add(message).execute().await.map_err(failed(format!("adding the route to {to}")))
     }
 
     /// Takes our route away.
     pub async fn remove_route(&self, index: u32, to: IpNet) -> Result<(), KernelError> {
-        let message = message(index, to, None);
+        let message = message(index, to);
         self.0.route().del(message).execute().await.map_err(failed(format!("removing the route to {to}")))
     }
 }
@@ -75,29 +75,18 @@ fn read(message: &RouteMessage, any: IpAddr) -> Option<Route> {
     Some(route)
 }
 
-fn message(index: u32, to: IpNet, source: Option<IpAddr>) -> RouteMessage {
+/// Without a preferred source: the interface's own address is taken anyhow, and a route with one would go with it when
+/// the node's address changes.
+fn message(index: u32, to: IpNet) -> RouteMessage {
     let protocol = RouteProtocol::Other(ROUTE_PROTOCOL);
     match to {
         IpNet::V4(to) => {
-            let mut message = RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(to.addr(), to.prefix_len())
-                .output_interface(index)
-                .scope(RouteScope::Link)
-                .protocol(protocol);
-            if let Some(IpAddr::V4(source)) = source {
-                message = message.pref_source(source);
-            }
-            message.build()
+            let message = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(to.addr(), to.prefix_len());
+            message.output_interface(index).scope(RouteScope::Link).protocol(protocol).build()
         }
         IpNet::V6(to) => {
-            let mut message = RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(to.addr(), to.prefix_len())
-                .output_interface(index)
-                .protocol(protocol);
-            if let Some(IpAddr::V6(source)) = source {
-                message = message.pref_source(source);
-            }
-            message.build()
+            let message = RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(to.addr(), to.prefix_len());
+            message.output_interface(index).protocol(protocol).build()
         }
     }
 }

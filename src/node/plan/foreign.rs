@@ -80,8 +80,8 @@ pub fn foreign(desired: &Desired, seen: &Observed) -> Vec<Foreign> {
     if let Some(table) = &seen.table
         && !table.is_of(&seen.mark)
     {
-        let who = match table.comments.first() {
-            Some(comment) => format!("marked `{comment}`"),
+        let who = match table.marks.first() {
+            Some(mark) => format!("marked `{mark}`"),
             None => "unmarked".into(),
         };
         found.push(Foreign { what: What::Table, who });

@@ -96,7 +96,7 @@ fn make(wanted: &Desired, seen: &mut Observed, step: &Step) {
     match step.clone() {
         Step::ReplaceTable => {
             let ruleset = Some(Ruleset::wanted(wanted, &seen.mark));
-            seen.table = Some(TableSeen { comments: BTreeSet::from([seen.mark.as_str().into()]), ruleset });
+            seen.table = Some(TableSeen { marks: BTreeSet::from([seen.mark.as_str().into()]), ruleset });
         }
         Step::ChangeOpenings { close, open } => {
             let table = seen.table.as_mut().unwrap().ruleset.as_mut().unwrap();
@@ -315,7 +315,7 @@ fn what_belongs_to_somebody_else_is_named_and_left_out() {
     );
 
     let mut seen = nothing(Backend::Kernel);
-    seen.table = Some(TableSeen { comments: BTreeSet::new(), ruleset: None });
+    seen.table = Some(TableSeen { marks: BTreeSet::new(), ruleset: None });
     assert_eq!(plan(&wanted, &seen).steps, []);
     assert!(plan(&wanted, &seen).to_string().contains("inet holdfast_mesh is unmarked"));
 

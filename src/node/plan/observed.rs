@@ -61,15 +61,15 @@ pub struct LinkSeen {
 /// A table of our name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSeen {
-    /// The comments of its rules, each once: a table of ours has our mark and no other.
-    pub comments: BTreeSet<String>,
+    /// The comments of its rules and the names of chains that mark it, each once.
+    pub marks: BTreeSet<String>,
     /// What it says; none if it holds what we would never write.
     pub ruleset: Option<Ruleset>,
 }
 
 impl TableSeen {
-    /// Whether a node with this mark made it.
+    /// Whether the node of this mark made it: others may have put something in, or taken something out, since.
     pub fn is_of(&self, mark: &Mark) -> bool {
-        self.comments.len() == 1 && self.comments.contains(mark.as_str())
+        self.marks.contains(mark.as_str()) || self.marks.contains(mark.chain())
     }
 }

@@ -5,7 +5,7 @@
 
 use super::observed::TableSeen;
 use super::{Desired, Opening};
-use crate::node::kernel::names::{MESH_TABLE, Mark};
+use crate::node::kernel::names::{MARK_CHAIN, MESH_TABLE, Mark};
 use serde_json::{Value, json};
 use state::view::records::Protocol;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +90,7 @@ fn skeleton(desired: &Desired, mark: &Mark) -> Skeleton {
     skeleton.hook("input");
     skeleton.hook("forward");
     skeleton.chain("from_mesh", json!({}));
+    skeleton.chain(mark.chain(), json!({}));
 
     let matches = |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});
     let meta = |key: &str| json!({"meta": {"key": key}});
@@ -203,9 +204,10 @@ impl TableSeen {
     /// Reads a listing of the table.
     pub fn read(listing: &Value) -> Self {
         let objects = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let rules = objects.iter().filter_map(|object| object.get("rule"));
-        let comment = |rule: &Value| rule["comment"].as_str().unwrap_or("no mark").to_owned();
-        Self { comments: rules.map(comment).collect(), ruleset: read(objects) }
+        let comments = objects.iter().filter_map(|object| object.get("rule")?["comment"].as_str());
+        let chains = objects.iter().filter_map(|object| object.get("chain")?["name"].as_str());
+        let marks = comments.chain(chains.filter(|name| name.starts_with(MARK_CHAIN)));
+        Self { marks: marks.map(str::to_owned).collect(), ruleset: read(objects) }
     }
 }
 

@@ -42,10 +42,7 @@ impl Reconciler {
             Step::AddAddress(address) => net.add_address(self.index(desired).await?, *address).await,
             Step::RemoveAddress(address) => net.remove_address(self.index(desired).await?, *address).await,
             Step::Device(step) => self.device(desired, step, key).await,
-            Step::AddRoute(to) => {
-                let source = desired.addresses().map(|own| own.addr()).find(|own| own.is_ipv4() == to.addr().is_ipv4());
-                net.add_route(self.index(desired).await?, *to, source).await
-            }
+            Step::AddRoute(to) => net.add_route(self.index(desired).await?, *to).await,
             Step::RemoveRoute(to) => net.remove_route(self.index(desired).await?, *to).await,
             Step::SetSysctl { name, value } => sysctl::write(name, value),
             Step::RestoreSysctl { name, value } => restore(name, value),

@@ -2,14 +2,11 @@
 //! also by a panic.
 
 use super::*;
+use crate::dataplane;
 use crate::node::plan::Firewall;
-use crate::wire::dataplane::TunnelPeer;
-use gotatun::device::uapi::{UapiClient, UapiServer};
-use gotatun::x25519::StaticSecret;
-use std::os::unix::net::UnixListener;
+use crate::wire::dataplane::{Told, Tunnel, TunnelPeer};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 /// A network namespace, deleted when dropped.
@@ -40,7 +37,6 @@ impl Netns {
 
     /// Starts one that goes on.
     pub(super) fn start(&self, command: &[&str]) -> Child {
-        #[expect(clippy::disallowed_methods, reason = "the tools that look from outside are other programs")]
         let mut process = Command::new("ip");
         process.args(["netns", "exec", &self.0]).args(command).stdout(Stdio::piped()).spawn().unwrap()
     }
@@ -49,7 +45,7 @@ impl Netns {
     pub(super) fn run<T: Send>(&self, future: impl AsyncFnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                self.enter();
+                enter(&self.file());
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(future())
             });
@@ -57,30 +53,31 @@ impl Netns {
         })
     }
 
-    fn enter(&self) {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind).unwrap();
+    fn file(&self) -> std::fs::File {
+        std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap()
     }
+}
+
+fn enter(namespace: &std::fs::File) {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(namespace), kind).unwrap();
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        #[expect(clippy::disallowed_methods, reason = "the tools that look from outside are other programs")]
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
 }
 
 fn sh(command: &str) -> String {
-    #[expect(clippy::disallowed_methods, reason = "the tools that look from outside are other programs")]
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the data plane is for this test: a real userspace device on a persistent TUN with its control socket.
+/// The node's data plane, running in its namespace. Dropping it is a kill: the interface stays.
 pub(super) struct DataPlane {
-    stop: Option<mpsc::Sender<()>>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -96,7 +93,8 @@ impl Drop for DataPlane {
 /// A node: its namespace, state directory and key.
 pub(super) struct Node {
     pub(super) netns: Netns,
-    pub(super) dir: tempfile::TempDir,
+    pub(super) dir: PathBuf,
+    _temporary: tempfile::TempDir,
     pub(super) key: PrivateKey,
     number: u8,
 }
@@ -104,10 +102,12 @@ pub(super) struct Node {
 impl Node {
     /// Number `n` has the mesh address 10.90.0.n.
     pub(super) fn new(number: u8) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("wireguard.key");
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("state");
+        crate::files::private_dir(&dir).unwrap();
+        let file = dir.join("wireguard.key");
         crate::files::create_once(&file, hex::encode([number; 32]).as_bytes()).unwrap();
-        Self { netns: Netns::new(), key: PrivateKey::read(&file).unwrap(), dir, number }
+        Self { netns: Netns::new(), key: PrivateKey::read(&file).unwrap(), dir, _temporary: temporary, number }
     }
 
     pub(super) fn desired(&self) -> Desired {
@@ -119,7 +119,7 @@ impl Node {
             prefix: "10.90.0.0/16".parse().unwrap(),
             prefix6: Some("fd90::/64".parse().unwrap()),
             listen_port: 51820,
-            private_key_file: self.dir.path().join("wireguard.key"),
+            private_key_file: self.dir.join("wireguard.key"),
             peers: Vec::new(),
             forward: false,
             firewall: Firewall::default(),
@@ -141,7 +141,7 @@ impl Node {
 
     pub(super) async fn reconciler(&self) -> Reconciler {
         let id = NodeId(uuid::Uuid::from_u128(u128::from(self.number)));
-        Reconciler::new(self.dir.path(), id).await.unwrap()
+        Reconciler::new(&self.dir, id).await.unwrap()
     }
 
     /// Converges with a reconciler of its own, as a new start of the agent would.
@@ -149,38 +149,33 @@ impl Node {
         self.netns.run(async || self.reconciler().await.converge(desired).await.unwrap())
     }
 
+    /// Starts the data plane and tells it of the tunnel, without peers.
     pub(super) fn data_plane(&self) -> DataPlane {
-        let socket = self.dir.path().join(WIREGUARD_SOCKET);
-        let _ = std::fs::remove_file(&socket);
-        let listener = UnixListener::bind(&socket).unwrap();
-        self.netns.sh("ip link show hf0 >/dev/null 2>&1 || ip tuntap add hf0 mode tun");
-        let (client, server) = UapiServer::new();
-        let (stop, stopped) = mpsc::channel::<()>();
-        let (ready, is_ready) = mpsc::channel();
-        let number = self.number;
-        let netns = Netns(self.netns.0.clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let dir = self.dir.clone();
+        let namespace = self.netns.file();
         let thread = std::thread::spawn(move || {
-            let netns = std::mem::ManuallyDrop::new(netns);
-            netns.enter();
+            enter(&namespace);
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             runtime.block_on(async {
-                let device = gotatun::device::build()
-                    .with_uapi(server)
-                    .with_default_udp()
-                    .create_tun("hf0")
-                    .unwrap()
-                    .with_private_key(StaticSecret::from([number; 32]))
-                    .with_listen_port(51820)
-                    .build()
-                    .await
-                    .unwrap();
-                ready.send(()).unwrap();
-                crate::tasks::blocking(move || stopped.recv()).await.unwrap_err();
-                device.stop().await;
+                tokio::select! {
+                    ended = dataplane::run(&dir) => ended.unwrap(),
+                    _ = stopped => {}
+                }
             });
         });
-        is_ready.recv().unwrap();
-        serve(listener, client);
+        let tunnel = Tunnel {
+            ifname: "hf0".into(),
+            mtu: 1420,
+            listen_port: 51820,
+            private_key_file: self.dir.join("wireguard.key"),
+            peers: Vec::new(),
+        };
+        let told = Told { format: 1, tunnel: Some(tunnel), ..Told::default() };
+        eventually("the data plane", || {
+            let status = self.netns.run(async || dataplane::client::tell(&self.dir, told.clone()).await);
+            status.is_ok_and(|status| status.tunnel.is_some())
+        });
         DataPlane { stop: Some(stop), thread: Some(thread) }
     }
 
@@ -192,7 +187,7 @@ impl Node {
             "ip -j address show dev hf0",
             "ip -j route show",
             "ip -j -6 route show dev hf0",
-            "nft -j list ruleset",
+            "nft -j list table inet holdfast_mesh || true",
             "iptables -S",
             "cat /proc/sys/net/ipv4/conf/hf0/forwarding",
         ] {
@@ -207,14 +202,6 @@ impl Node {
         }
         told
     }
-}
-
-fn serve(listener: UnixListener, client: UapiClient) {
-    std::thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            client.clone().wrap_read_write(stream);
-        }
-    });
 }
 
 /// Takes out handles, counters and indexes, and link-local addresses, which the kernel makes at random.
@@ -238,11 +225,9 @@ fn still(value: &mut serde_json::Value) {
 
 /// Polls until it holds, at most ten seconds.
 pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..200 {
-        if holds() {
-            return;
-        }
+    let deadline = crate::clock::boot() + std::time::Duration::from_secs(10);
+    while !holds() {
+        assert!(crate::clock::boot() < deadline, "not within 10 s: {what}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("not within 10 s: {what}");
 }

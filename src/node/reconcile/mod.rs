@@ -91,19 +91,20 @@ impl Reconciler {
         let seen = self.observe(desired).await?;
         let todo = plan(desired, &seen);
         if todo.steps.is_empty() {
-            self.ledger.settle([], [])?;
+            self.ledger.settle([])?;
             return Ok(Evidence { sent: Vec::new(), seen, foreign: todo.foreign, open: todo.waiting });
         }
         self.intend(desired, &seen, &todo.steps)?;
         let (sent, mut open) = self.apply(desired, &todo.steps).await?;
         if todo.steps.contains(&Step::CreateLink) && !sent.contains(&Step::CreateLink) {
             // Whatever has that name now was not made here.
-            self.ledger.settle([], [])?;
+            self.ledger.settle([])?;
         }
+        self.ledger.put_back(sent.iter().filter_map(|step| put_back(step, &desired.ifname)))?;
         let seen = self.observe(desired).await?;
         let left = plan(desired, &seen);
         let keys: BTreeSet<Key> = left.steps.iter().map(|step| step.key(&desired.ifname)).collect();
-        self.ledger.settle(keys, sent.iter().filter_map(|step| put_back(step, &desired.ifname)))?;
+        self.ledger.settle(keys)?;
         open.extend(left.steps.iter().map(|step| format!("not done yet: {step}")));
         open.extend(left.waiting);
         Ok(Evidence { sent, seen, foreign: left.foreign, open })

@@ -24,12 +24,18 @@ pub(super) async fn observe(socket: &Path) -> Result<Option<Device>, KernelError
         Err(e) => return Err(failed(doing(socket))(e)),
     };
     let answer = exchange(stream, "get=1\n\n", socket).await?;
+    if answer.is_empty() {
+        return Ok(None);
+    }
     parse(&answer).map(Some).map_err(failed(doing(socket)))
 }
 
 pub(super) async fn apply(socket: &Path, step: &DeviceStep, key: &PrivateKey) -> Result<(), KernelError> {
     let stream = UnixStream::connect(socket).await.map_err(failed(doing(socket)))?;
     let answer = exchange(stream, &request(step, key), socket).await?;
+    if answer.is_empty() {
+        return Err(KernelError::new(doing(socket), "it closed the connection without an answer"));
+    }
     parse(&answer).map(drop).map_err(failed(doing(socket)))
 }
 
@@ -37,7 +43,7 @@ fn doing(socket: &Path) -> String {
     format!("asking the WireGuard device at {}", socket.display())
 }
 
-/// Sends a request and reads its answer up to the empty line. It may hold the private key, so it is wiped.
+/// Sends a request and reads its answer up to the empty line; nothing from a device that is going away. It may hold the private key, so it is wiped.
 async fn exchange(stream: UnixStream, request: &str, socket: &Path) -> Result<Zeroizing<String>, KernelError> {
     let talk = async {
         let (read, mut write) = stream.into_split();
@@ -49,7 +55,10 @@ async fn exchange(stream: UnixStream, request: &str, socket: &Path) -> Result<Ze
                 return Ok(answer);
             }
         }
-        Err(std::io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection in the middle of an answer"))
+        match answer.is_empty() {
+            true => Ok(answer),
+            false => Err(std::io::Error::new(ErrorKind::UnexpectedEof, "its answer ends in the middle")),
+        }
     };
     match tokio::time::timeout(PATIENCE, talk).await {
         Ok(answer) => answer.map_err(failed(doing(socket))),
