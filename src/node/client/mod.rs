@@ -314,3 +314,6 @@ fn chain(error: &reqwest::Error) -> String {
     }
     if error.is_timeout() { "no answer in time".into() } else { text }
 }
+
+#[cfg(test)]
+mod tests;
