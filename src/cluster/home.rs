@@ -98,7 +98,7 @@ impl Place for Home {
         let known = self.known_head()?;
         let file = match self.opened(OFlags::RDWR, &self.store()) {
             Err(StoreError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                if let Some(known) = known {
+                if let Some(known) = known.filter(|known| known.batch > 0) {
                     return Err(StoreError::Behind { store: 0, known: known.batch });
                 }
                 self.create()?;

@@ -73,11 +73,13 @@ impl Supervisor {
                 }
             };
             let (_, head) = engine.machine.now();
-            let fault = engine.stop().await;
             if stopped == Stopped::Unneeded {
+                engine.stop().await;
                 keep_head(&self.place, head).await;
                 return;
             }
+            let told = told(engine.log.fault());
+            let Some(fault) = self.refusing(told, engine.stop()).await else { return };
             match self.next(fault).await {
                 Some(next) => engine = next,
                 None => return,
@@ -90,7 +92,7 @@ impl Supervisor {
         let mut fault = fault.unwrap_or_else(|| StoreError::Damaged("the engine stopped without saying why".into()));
         tracing::error!(%fault, "the store failed; changes are refused until it works again, reads go on");
         loop {
-            let told = if fault.is_full() { SubmitError::DiskFull } else { SubmitError::Restarting };
+            let told = told(Some(&fault));
             let attempt = attempt(Arc::clone(&self.place), self.published.clone(), fault.is_full());
             match self.refusing(told.clone(), attempt).await? {
                 Ok(Some(engine)) => {
@@ -120,6 +122,11 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// What callers are told while there is no engine.
+fn told(fault: Option<&StoreError>) -> SubmitError {
+    if fault.is_some_and(StoreError::is_full) { SubmitError::DiskFull } else { SubmitError::Restarting }
 }
 
 /// One attempt at a new engine. None if the disk was full and still is.
