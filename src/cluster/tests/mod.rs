@@ -2,6 +2,7 @@
 
 mod engine;
 mod faults;
+mod kill;
 mod medium;
 mod suite;
 
