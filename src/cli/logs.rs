@@ -4,11 +4,13 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging at `HOLDFAST_LOG`, else `RUST_LOG`, else what the command asks for. The consensus engine and the
-/// libraries below us are heard from `warn` up in either default.
+/// libraries below us are heard from `warn` up in either default, gotatun not at all: it has a line for every packet that
+/// it cannot deliver, and its errors that matter reach the data plane as such.
 pub(super) fn start(default: &str) {
     let asked = ["HOLDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok());
     let filter = asked.and_then(|text| text.parse::<EnvFilter>().ok());
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("warn,holdfast={default},state={default}")));
+    let filter =
+        filter.unwrap_or_else(|| EnvFilter::new(format!("warn,gotatun=off,holdfast={default},state={default}")));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // An error here means that logging was started before.

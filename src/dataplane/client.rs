@@ -5,6 +5,7 @@ use crate::files;
 use crate::limits;
 use crate::wire::dataplane::{Order, Reply, Status, Told};
 use anyhow::{Context, Result, anyhow, bail};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -87,8 +88,26 @@ fn start(state_dir: &Path) -> Result<tokio::process::Child> {
 
 /// This program's file: the new one where an upgrade has replaced it, else the very bytes that run.
 fn executable() -> Result<PathBuf> {
-    let running = std::env::current_exe().context("finding this program")?;
-    let Some(path) = running.as_os_str().as_bytes().strip_suffix(b" (deleted)") else { return Ok(running) };
-    let replaced = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
-    Ok(if replaced.is_file() { replaced } else { PathBuf::from("/proc/self/exe") })
+    std::env::current_exe().context("finding this program").map(present)
+}
+
+/// The kernel marks the path of a file that is no longer there.
+fn present(running: PathBuf) -> PathBuf {
+    let Some(path) = running.as_os_str().as_bytes().strip_suffix(b" (deleted)") else { return running };
+    let replaced = PathBuf::from(OsString::from_vec(path.to_vec()));
+    if replaced.is_file() { replaced } else { PathBuf::from("/proc/self/exe") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgraded_program_is_started_in_its_new_version() {
+        let is = |path: &str| present(PathBuf::from(path));
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(present(own.clone()), own);
+        assert_eq!(is(&format!("{} (deleted)", own.display())), own);
+        assert_eq!(is("/nowhere/holdfast (deleted)"), Path::new("/proc/self/exe"));
+    }
 }

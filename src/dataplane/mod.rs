@@ -16,6 +16,7 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod wireguard;
 
 use crate::{files, limits};
 use anyhow::{Context, Result};

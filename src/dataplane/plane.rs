@@ -140,7 +140,7 @@ impl Plane {
 
     async fn settle_tunnel(&mut self) -> Option<String> {
         let wanted = self.told.tunnel.as_ref();
-        if let Some(running) = &mut self.tunnel {
+        if let Some(running) = &self.tunnel {
             let dead = running.dead();
             if !dead && wanted.is_some_and(|wanted| running.is(wanted)) {
                 return None;

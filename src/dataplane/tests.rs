@@ -106,6 +106,18 @@ impl Node {
         Told { format: 1, tunnel: Some(tunnel), ..Told::default() }
     }
 
+    /// Asks the WireGuard device.
+    async fn configure(&self, request: &str) -> String {
+        let mut socket = tokio::net::UnixStream::connect(self.dir.path().join(WIREGUARD_SOCKET)).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let mut byte = [0];
+        while !answer.ends_with("\n\n") && socket.read(&mut byte).await.unwrap() > 0 {
+            answer.push(char::from(byte[0]));
+        }
+        answer
+    }
+
     fn memory(&self) -> String {
         run(&format!("grep -E 'VmRSS|RssAnon' /proc/{}/status | tr -d '\\n'", self.child.id()))
     }
@@ -123,7 +135,11 @@ async fn pair(label: &str) -> (Node, Node) {
     let ip = [Ipv4Addr::new(10, 90, 0, 1), Ipv4Addr::new(10, 90, 0, 2)];
     a.answers().await;
     b.answers().await;
-    client::tell(a.dir.path(), a.tunnel_to(&b, ip[1], Some("192.0.2.2:51820".parse().unwrap()))).await.unwrap();
+    let mut alone = a.tunnel_to(&b, ip[1], None);
+    alone.tunnel.as_mut().unwrap().peers.clear();
+    client::tell(a.dir.path(), alone).await.unwrap();
+    let peer = format!("public_key={}\nendpoint=192.0.2.2:51820\nallowed_ip={}/32", b.key(), ip[1]);
+    assert_eq!(a.configure(&format!("set=1\n{peer}\n\n")).await, "errno=0\n\n");
     client::tell(b.dir.path(), b.tunnel_to(&a, ip[0], None)).await.unwrap();
     for (node, i) in [(&a, 1), (&b, 2)] {
         let ns = &node.ns;
@@ -178,16 +194,7 @@ async fn a_killed_data_plane_comes_up_alone_and_a_stopped_one_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_are_programmed_on_the_socket_and_a_deleted_interface_comes_back() {
     let (a, b) = pair("u").await;
-    let ask = async |request: &str| {
-        let mut socket = tokio::net::UnixStream::connect(a.dir.path().join(WIREGUARD_SOCKET)).await.unwrap();
-        socket.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        let mut byte = [0];
-        while !answer.ends_with("\n\n") && socket.read(&mut byte).await.unwrap() > 0 {
-            answer.push(char::from(byte[0]));
-        }
-        answer
-    };
+    let ask = async |request: &str| a.configure(request).await;
     let got = ask("get=1\n\n").await;
     assert!(got.contains(&format!("public_key={}", b.key())) && got.ends_with("errno=0\n\n"), "{got}");
     let other = "ab".repeat(32);
@@ -197,11 +204,43 @@ async fn peers_are_programmed_on_the_socket_and_a_deleted_interface_comes_back()
     assert_eq!(ask("nonsense\n\n").await, "errno=22\n\n");
     assert!(runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.2", a.ns)), "the other peer is undisturbed");
 
+    let handshake =
+        |got: String| got.lines().find(|line| line.starts_with("last_handshake_time_sec")).unwrap().to_owned();
+    let before = handshake(ask("get=1\n\n").await);
+    let moved = format!(
+        "set=1\npublic_key={}\nreplace_allowed_ips=true\nallowed_ip=10.90.0.2/32\nallowed_ip=10.90.0.8/32\n\n",
+        b.key()
+    );
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(ask(&moved).await, "errno=0\n\n");
+    assert!(runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.2", a.ns)));
+    let got = ask("get=1\n\n").await;
+    assert!(got.contains("allowed_ip=10.90.0.8/32"), "{got}");
+    assert_eq!(handshake(got), before, "a changed peer keeps its session");
+    let removed = format!("set=1\npublic_key={}\nremove=true\n\n", b.key());
+    assert_eq!(ask(&removed).await, "errno=0\n\n");
+    assert!(!ask("get=1\n\n").await.contains(&b.key().to_string()));
+    let alive = format!(
+        "set=1\npublic_key={}\nendpoint=192.0.2.2:51820\npersistent_keepalive_interval=25\nallowed_ip=10.90.0.2/32\n\n",
+        b.key()
+    );
+    assert_eq!(ask(&alive).await, "errno=0\n\n");
+    until("a handshake without traffic", async || ask("get=1\n\n").await.contains("last_handshake_time_sec=1")).await;
+
+    let mut told = a.tunnel_to(&b, Ipv4Addr::new(10, 90, 0, 2), Some("192.0.2.2:51820".parse().unwrap()));
+    client::tell(a.dir.path(), told.clone()).await.unwrap();
+    assert!(ask("get=1\n\n").await.contains(&other), "peers of a running device are not touched by what is told");
     run(&format!("ip -n {} link del hf0", a.ns));
     until("the interface again", async || runs(&format!("ip -n {} link show hf0", a.ns))).await;
     let ns = &a.ns;
     run(&format!("ip -n {ns} addr add 10.90.0.1/16 dev hf0 && ip -n {ns} link set hf0 up"));
     until("the tunnel again", async || runs(&format!("ip netns exec {ns} ping -c1 -W1 10.90.0.2"))).await;
+
+    told.tunnel.as_mut().unwrap().listen_port = 51999;
+    let status = client::tell(a.dir.path(), told).await.unwrap();
+    assert_eq!((status.tunnel.as_deref(), status.problems), (Some("hf0"), vec![]));
+    assert!(run(&format!("ip netns exec {ns} ss -Hlun")).contains(":51999"));
+    assert!(runs(&format!("ip netns exec {ns} ping -c1 -W2 10.90.0.2")), "the interface kept its address");
 }
 
 #[tokio::test(flavor = "multi_thread")]

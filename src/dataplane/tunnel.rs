@@ -1,17 +1,17 @@
 //! WireGuard in this process, for kernels without it: gotatun on a persistent TUN interface.
 //!
 //! The interface outlives the process with its addresses, routes and alias, so that a restart loses what is in flight
-//! and nothing else. Those are set by the agent's reconciler, and so are peers, over the control socket (the userspace
-//! protocol of wireguard.com/xplatform); here the device is only begun with the peers last told.
+//! and nothing else. Those are set by the agent's reconciler, and so are peers, over the control socket; here the device is
+//! only begun with the peers last told.
 
 use super::sockets::Task;
+use super::wireguard;
 use crate::wire::dataplane::{Tunnel, TunnelPeer};
-use crate::{files, limits, tasks};
+use crate::{files, limits};
 use anyhow::{Context, Result, anyhow};
 use futures_util::TryStreamExt;
-use futures_util::future::{FutureExt, join_all};
-use gotatun::device::uapi::command::Request;
-use gotatun::device::uapi::{UapiClient, UapiServer};
+use futures_util::future::FutureExt;
+use gotatun::device::uapi::UapiServer;
 use gotatun::device::{self, Peer};
 use gotatun::tun::tun_async_device::TunDevice;
 use gotatun::udp::socket::UdpSocketFactory;
@@ -21,15 +21,13 @@ use state::model::WireguardKey;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
+use tokio::sync::RwLock;
 use tun::AbstractDevice;
 
-type Device = device::Device<(UdpSocketFactory, TunDevice, TunDevice)>;
-
-/// How long a restart waits for its peers' answers before it goes on with the rest.
-const GREETING: Duration = Duration::from_millis(200);
+/// A gotatun device on a TUN interface.
+pub(super) type Device = device::Device<(UdpSocketFactory, TunDevice, TunDevice)>;
 
 /// Where peers with a live session were last heard. Kept over a restart: behind a NAT they cannot be found otherwise,
 /// and would notice the loss only at their next rekey.
@@ -38,7 +36,7 @@ pub(super) type Heard = BTreeMap<WireguardKey, SocketAddr>;
 /// A device that runs.
 pub(super) struct Running {
     told: Tunnel,
-    device: Device,
+    device: Arc<RwLock<Device>>,
     index: Option<u32>,
     _control: Task,
 }
@@ -48,7 +46,7 @@ impl Running {
     /// `heard`.
     pub(super) async fn up(told: &Tunnel, socket: PathBuf, heard: &Heard) -> Result<Self> {
         let key = private_key(&told.private_key_file)?;
-        let tun = open(told).with_context(|| format!("interface {}", told.ifname))?;
+        let tun = attach(told).await.with_context(|| format!("interface {}", told.ifname))?;
         let (client, server) = UapiServer::new();
         let control = super::control::bind(&socket)?;
         let device = device::build()
@@ -56,36 +54,21 @@ impl Running {
             .with_ip(tun)
             .with_uapi(server)
             .with_private_key(key)
-            .with_listen_port(if told.peers.is_empty() { 0 } else { told.listen_port })
+            .with_listen_port(told.listen_port)
             .with_peers(told.peers.iter().map(|peer| begin(peer, heard)))
             .build()
             .await
-            .with_context(|| format!("WireGuard on UDP port {}", told.listen_port))?;
+            .with_context(|| port(told))?;
+        // Without a peer gotatun opens no port, not even for peers that come later; clearing nothing makes it.
         if told.peers.is_empty() {
-            // A device begun without peers opens nothing, not even when they come later: only a changed port does.
-            let opened = device.set_listen_port(told.listen_port).await;
-            opened.with_context(|| format!("WireGuard on UDP port {}", told.listen_port))?;
+            device.write(async |device| device.clear_peers()).await.with_context(|| port(told))?;
         }
-        // Peers with a session do not know that it is gone: a new handshake tells them before they send into nothing.
-        let lost = told.peers.iter().filter(|peer| heard.contains_key(&peer.public_key));
-        let keys: Vec<PublicKey> = lost.map(|peer| PublicKey::from(*peer.public_key.as_bytes())).collect();
-        let shakes = join_all(keys.iter().map(|key| device.force_handshake(key)));
-        // Those that do not answer now are tried again by their own timers.
-        let _ = tokio::time::timeout(GREETING, shakes).await;
-        let control = Task::spawn("wireguard-control", async move {
-            loop {
-                match control.accept().await {
-                    Ok((stream, _)) => {
-                        let client = client.clone();
-                        tasks::spawn("wireguard-client", async move {
-                            // The client went away; it sees that itself.
-                            let _ = converse(stream, &client).await;
-                        });
-                    }
-                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-                }
-            }
-        });
+        // Peers with a session do not know that it is gone: a handshake tells them before they send into nothing.
+        let greeted = told.peers.iter().filter(|peer| peer.keepalive > 0 || heard.contains_key(&peer.public_key));
+        let greeted: Vec<PublicKey> = greeted.map(|peer| PublicKey::from(*peer.public_key.as_bytes())).collect();
+        wireguard::greet(&device, &greeted).await;
+        let device = Arc::new(RwLock::new(device));
+        let control = wireguard::serve(control, client, &device);
         Ok(Self { told: told.clone(), device, index: index(&told.ifname), _control: control })
     }
 
@@ -102,20 +85,25 @@ impl Running {
     }
 
     /// Whether the device has died, or somebody deleted the interface under it, which it does not notice.
-    pub(super) fn dead(&mut self) -> bool {
-        index(&self.told.ifname) != self.index || self.device.wait().now_or_never().is_some()
+    pub(super) fn dead(&self) -> bool {
+        index(&self.told.ifname) != self.index || self.failed()
+    }
+
+    /// Whether it says that it cannot go on. In the middle of a request it is asked again later.
+    fn failed(&self) -> bool {
+        self.device.try_write().is_ok_and(|mut device| device.wait().now_or_never().is_some())
     }
 
     /// Where peers with a session were last heard.
     pub(super) async fn heard(&self) -> Heard {
         let live = |age: Option<Duration>| age.is_some_and(|age| age < limits::SESSION);
-        let peers = self.device.peers().await.into_iter().filter(|p| live(p.stats.last_handshake));
+        let peers = self.device.read().await.peers().await.into_iter().filter(|p| live(p.stats.last_handshake));
         peers.filter_map(|p| Some((WireguardKey::from_bytes(p.peer.public_key.to_bytes()), p.peer.endpoint?))).collect()
     }
 
     /// Ends the device. The interface stays.
     pub(super) async fn down(self) {
-        self.device.stop().await;
+        self.device.read().await.suspend().await;
     }
 }
 
@@ -126,6 +114,21 @@ pub(super) async fn remove(ifname: &str) -> Result<()> {
     let found = handle.link().get().match_name(ifname.to_owned()).execute().try_next().await;
     let Ok(Some(link)) = found else { return Ok(()) };
     handle.link().del(link.header.index).execute().await.with_context(|| format!("removing {ifname}"))
+}
+
+fn port(told: &Tunnel) -> String {
+    format!("WireGuard on UDP port {}", told.listen_port)
+}
+
+/// A device that was ended a moment ago may still hold the interface.
+async fn attach(told: &Tunnel) -> Result<TunDevice> {
+    for _ in 0..10 {
+        if let Ok(tun) = open(told) {
+            return Ok(tun);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    open(told)
 }
 
 /// Single queue: gotatun can attach to no other.
@@ -159,31 +162,4 @@ fn begin(told: &TunnelPeer, heard: &Heard) -> Peer {
     peer.endpoint = heard.get(&told.public_key).copied().or(told.endpoint);
     peer.keepalive = (told.keepalive > 0).then_some(told.keepalive);
     peer
-}
-
-/// Requests of one client, each ended by an empty line.
-async fn converse(stream: UnixStream, device: &UapiClient) -> std::io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut lines = BufReader::new(read.take(limits::TOLD)).lines();
-    let mut request = String::new();
-    while let Some(line) = lines.next_line().await? {
-        if !line.is_empty() {
-            request.push_str(&line);
-            request.push('\n');
-            continue;
-        }
-        if request.is_empty() {
-            continue;
-        }
-        let answer = match request.parse::<Request>() {
-            Ok(parsed) => device.send(parsed).await.map(|response| response.to_string()),
-            Err(error) => Err(error),
-        };
-        // EINVAL, as the kernel would say.
-        let answer = answer.unwrap_or_else(|_| "errno=22\n".into());
-        write.write_all(answer.as_bytes()).await?;
-        write.write_all(b"\n").await?;
-        request.clear();
-    }
-    Ok(())
 }
