@@ -204,19 +204,21 @@ async fn peers_are_programmed_on_the_socket_and_a_deleted_interface_comes_back()
     assert_eq!(ask("nonsense\n\n").await, "errno=22\n\n");
     assert!(runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.2", a.ns)), "the other peer is undisturbed");
 
-    let handshake =
-        |got: String| got.lines().find(|line| line.starts_with("last_handshake_time_sec")).unwrap().to_owned();
+    let handshake = |got: String| {
+        let line = got.lines().find_map(|line| line.strip_prefix("last_handshake_time_sec=")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
     let before = handshake(ask("get=1\n\n").await);
     let moved = format!(
         "set=1\npublic_key={}\nreplace_allowed_ips=true\nallowed_ip=10.90.0.2/32\nallowed_ip=10.90.0.8/32\n\n",
         b.key()
     );
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::sleep(Duration::from_millis(2100)).await;
     assert_eq!(ask(&moved).await, "errno=0\n\n");
     assert!(runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.2", a.ns)));
     let got = ask("get=1\n\n").await;
     assert!(got.contains("allowed_ip=10.90.0.8/32"), "{got}");
-    assert_eq!(handshake(got), before, "a changed peer keeps its session");
+    assert!(handshake(got).abs_diff(before) <= 1, "a changed peer keeps its session");
     let removed = format!("set=1\npublic_key={}\nremove=true\n\n", b.key());
     assert_eq!(ask(&removed).await, "errno=0\n\n");
     assert!(!ask("get=1\n\n").await.contains(&b.key().to_string()));
