@@ -8,26 +8,26 @@ use std::process::{Command, Output, Stdio};
 fn holdfast(arguments: &[&str]) -> Output {
     #[expect(clippy::disallowed_methods, reason = "the binary is what is tested")]
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-    command.args(arguments).stdin(Stdio::null()).env_remove("HOLDFAST_SOCKET").output().unwrap()
+    command.args(arguments).stdin(Stdio::null()).env_remove("HOLDFAST_SOCKET").output().expect("the binary runs")
 }
 
 fn home(name: &str) -> (tempfile::TempDir, PathBuf) {
-    let outer = tempfile::tempdir().unwrap();
+    let outer = tempfile::tempdir().expect("a temporary directory");
     let dir = outer.path().join(name);
     (outer, dir)
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
+    path.to_str().expect("temporary paths are UTF-8")
 }
 
 fn out(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
+    String::from_utf8(output.stdout.clone()).expect("output is UTF-8")
 }
 
 /// The three lines of a failure.
 fn error(output: &Output) -> Vec<String> {
-    let lines: Vec<String> = String::from_utf8(output.stderr.clone()).unwrap().lines().map(str::to_owned).collect();
+    let lines: Vec<String> = String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[0].starts_with("error[") && lines[0].contains("]: "), "{lines:?}");
     assert!(lines[1].starts_with("why: ") && lines[2].starts_with("todo: "), "{lines:?}");

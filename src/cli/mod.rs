@@ -11,6 +11,7 @@ pub mod demo;
 mod failure;
 mod fingerprint;
 mod globals;
+mod init;
 mod join;
 mod journal;
 mod logs;
@@ -18,6 +19,7 @@ mod mesh;
 mod node;
 mod output;
 mod secret;
+mod serve;
 mod service;
 mod status;
 mod usage;
@@ -42,6 +44,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Begin a fleet on this machine
+    Init(init::Arguments),
+    /// Run the appliance; an empty directory is initialised first
+    Serve(config::Arguments),
     /// Nodes: add, admit, look at, remove
     #[command(subcommand)]
     Node(node::Command),
@@ -82,7 +88,7 @@ impl Command {
     const fn stays(&self) -> bool {
         match self {
             Self::Join(arguments) => arguments.run,
-            command => matches!(command, Self::Dataplane | Self::Agent(agent::Command::Run)),
+            command => matches!(command, Self::Serve(_) | Self::Dataplane | Self::Agent(agent::Command::Run)),
         }
     }
 }
@@ -119,6 +125,8 @@ fn end(result: Result<(), Failure>) -> ExitCode {
 
 fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
     match command {
+        Command::Init(arguments) => init::run(arguments, &globals),
+        Command::Serve(arguments) => serve::run(arguments, &globals),
         Command::Node(command) => asking(node::run(command, &globals)),
         Command::Admission(command) => asking(admission::run(command, &globals)),
         Command::Mesh(command) => asking(mesh::run(command, &globals)),
