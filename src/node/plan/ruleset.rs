@@ -89,6 +89,9 @@ fn skeleton(desired: &Desired, mark: &Mark) -> Skeleton {
     skeleton.set(OPEN_FROM6, json!(["ipv6_addr", "inet_proto", "inet_service"]));
     skeleton.hook("input");
     skeleton.hook("forward");
+    if desired.forward {
+        skeleton.hook("output");
+    }
     skeleton.chain("from_mesh", json!({}));
     skeleton.chain(mark.chain(), json!({}));
 
@@ -123,6 +126,11 @@ fn skeleton(desired: &Desired, mark: &Mark) -> Skeleton {
         let clamp = json!({"mangle": {"key": size, "value": {"rt": {"key": "mtu"}}}});
         rule("forward", &[&from_mesh, &to_mesh, &syn, &clamp]);
         rule("forward", &[&from_mesh, &to_mesh, &counter, &accept]);
+        // What leaves by the interface it came from makes the kernel advise a shorter way, which there is not.
+        for (protocol, advice) in [("icmp", "redirect"), ("icmpv6", "nd-redirect")] {
+            let kind = matches(json!({"payload": {"protocol": protocol, "field": "type"}}), json!(advice));
+            rule("output", &[&to_mesh, &kind, &counter, &drop]);
+        }
     }
     // Answers to what this machine's own containers asked of the mesh come back this way.
     rule("forward", &[&from_mesh, &known, &counter, &accept]);

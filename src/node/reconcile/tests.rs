@@ -310,6 +310,8 @@ fn the_firewall_lets_in_what_was_opened_and_a_hub_forwards_past_a_dropping_polic
     assert_eq!(hub.converge(&on_hub).open, Vec::<String>::new());
     eventually("through the hub", || ping("10.90.0.3"));
     eventually("through the hub by IPv6", || ping("fd90::3"));
+    let told = a.netns.sh("ping -c3 -i0.2 -W1 10.90.0.3; ping -c3 -i0.2 -W1 fd90::3");
+    assert!(!told.contains("Redirect"), "{told}");
 
     let listener = b.netns.run(async || TcpListener::bind("[::]:80").unwrap());
     let connect = |from: &Node, to: &str| {
@@ -355,6 +357,26 @@ fn a_foreign_change_is_heard_at_once() {
         let quiet = tokio::time::timeout(Duration::from_millis(300), watch.changed()).await;
         assert!(quiet.is_err());
     });
+}
+
+#[test]
+fn a_foreign_flush_is_repaired_within_two_seconds() {
+    let node = Node::new(1);
+    let _data_plane = node.data_plane();
+    let desired = node.desired();
+    node.converge(&desired);
+    let good = node.state();
+    let gap = node.netns.run(async || {
+        let mut watch = Watch::open().unwrap();
+        let mut reconciler = node.reconciler().await;
+        node.netns.sh("nft flush ruleset");
+        let start = crate::clock::boot();
+        watch.changed().await;
+        assert_eq!(reconciler.converge(&desired).await.unwrap().sent, [Step::ReplaceTable]);
+        crate::clock::boot() - start
+    });
+    assert_eq!(node.state(), good);
+    assert!(gap < Duration::from_secs(2), "{gap:?}");
 }
 
 #[test]
