@@ -3,7 +3,9 @@
 use super::*;
 use crate::cluster::{Home, Place, start};
 use crate::tasks;
-use state::store::StoreError;
+use state::Change;
+use state::model::{SealingKey, WireguardKey};
+use state::store::{Batch, Body, Entry, EntryId, Rows, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -164,4 +166,62 @@ async fn a_long_journal_gets_a_checkpoint_from_which_it_starts_again() {
     assert!(opened.checkpoint.is_some_and(|checkpoint| checkpoint.head.change.0 > 1000));
     drop(opened.store);
     assert_eq!(*at(dir.path()).await.state(), *before);
+}
+
+/// A node with a token that ended long ago, which tries to join.
+async fn join_late(handle: &Handle) -> Result<u64, SubmitError> {
+    let token = Fingerprint::from_bytes([5; 32]);
+    let added = add(1);
+    let Command::Enrolment(enrolment::Command::AddNode(mut node)) = added else { panic!("it adds a node") };
+    (node.token, node.expires) = (token, Millis(1));
+    submit(handle, enrolment::Command::AddNode(node).into()).await.unwrap();
+    let join = enrolment::Join {
+        token: Some(token),
+        signing_key: SigningKey::from_bytes([1; 32]),
+        wireguard_key: WireguardKey::from_bytes([1; 32]),
+        sealing_key: SealingKey::from_bytes([1; 32]),
+        listen_port: 51820,
+        local_endpoints: vec![],
+        agent_version: "0.1.0".into(),
+        mesh_token: Fingerprint::from_bytes([2; 32]),
+        certificate: Fingerprint::from_bytes([3; 32]),
+        window: (Millis(0), Millis(u64::MAX)),
+        seq: 0,
+    };
+    submit(handle, enrolment::Command::Join(Box::new(join)).into()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_expires_while_the_clock_is_behind_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    let refused = join_late(&handle).await.unwrap_err();
+    assert!(matches!(refused, SubmitError::Refused(_)), "{refused:?}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    stop(handle, dir.path()).await;
+    // The appliance that wrote this batch lived an hour from now.
+    let opened = Home::new(dir.path()).open().unwrap();
+    let founded = opened.store.batches(Revision(1), 1).unwrap().remove(0);
+    let later = Batch {
+        batch: opened.head.batch + 1,
+        prev: opened.head.hash,
+        time: crate::clock::wall().plus(3_600_000),
+        changes: vec![Change {
+            change: Revision(2),
+            kind: "test".into(),
+            events: vec![],
+            ..founded.changes[0].clone()
+        }],
+        ..founded
+    };
+    let last = opened.store.last().unwrap().unwrap();
+    let id = EntryId { index: last.index + 1, ..last };
+    opened.store.append(&[Entry { id, body: Body::Batch(later.seal()), rows: Rows::default() }]).unwrap();
+    drop(opened);
+    let handle = at(dir.path()).await;
+    join_late(&handle).await.unwrap();
 }

@@ -48,6 +48,8 @@ fn commands() -> Vec<Command> {
     all.push(enrolment::Command::IssueToken { name: name("n21"), token: hash(98), expires: Millis(3_000_000) }.into());
     let silent = Liveness::OutOfTouch { since: Millis(1_000_000) };
     all.push(nodes::Command::Judge { verdicts: vec![(id(1), silent)] }.into());
+    let key = SigningKey::from_bytes([16; 32]);
+    all.push(enrolment::Command::Replace { key, name: name("n6"), live: false }.into());
     all.push(nodes::Command::Leave { key: SigningKey::from_bytes([3; 32]), node: id(3), seq: 9 }.into());
     all.push(remove(4, true, false).into());
     all.push(nodes::Command::Revoke { target: nodes::RevokeTarget::Name(name("n5")) }.into());
@@ -59,6 +61,35 @@ fn commands() -> Vec<Command> {
     let roster = appliances::RosterText { revision: Revision(2), document: "{}".into(), signature: "01".into() };
     all.push(appliances::Command::PublishRoster { appliance, roster }.into());
     all
+}
+
+/// A number for each kind of command: a kind that is added does not compile until it is here, and then the test below
+/// asks for it in the script.
+fn kind(command: &Command) -> usize {
+    match command {
+        Command::Appliances(appliances::Command::Found { .. }) => 0,
+        Command::Appliances(appliances::Command::PublishRoster { .. }) => 1,
+        Command::Enrolment(enrolment::Command::AddNode(_)) => 2,
+        Command::Enrolment(enrolment::Command::IssueToken { .. }) => 3,
+        Command::Enrolment(enrolment::Command::IssueAdmissionToken { .. }) => 4,
+        Command::Enrolment(enrolment::Command::Admit { .. }) => 5,
+        Command::Enrolment(enrolment::Command::Replace { .. }) => 6,
+        Command::Enrolment(enrolment::Command::Join(_)) => 7,
+        Command::Nodes(nodes::Command::Register(_)) => 8,
+        Command::Nodes(nodes::Command::Judge { .. }) => 9,
+        Command::Nodes(nodes::Command::Leave { .. }) => 10,
+        Command::Nodes(nodes::Command::Remove { .. }) => 11,
+        Command::Nodes(nodes::Command::Revoke { .. }) => 12,
+    }
+}
+
+#[test]
+fn every_command_is_in_the_script() {
+    // The fleet that runs the script is founded before it begins, in the same first batch.
+    let mut kinds: Vec<usize> = commands().iter().map(kind).chain([0]).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds, (0..=12).collect::<Vec<_>>());
 }
 
 impl Life {
