@@ -50,9 +50,9 @@ pub const BATCH: usize = 256;
 pub const CHECKPOINT: u64 = 1000;
 /// Between two looks after the store: head file, checkpoint, room, reserve. The head file lags by no more.
 pub const STORE_CARE: Duration = Duration::from_secs(1);
-/// Between two deletions of expired rows, in looks after the store, and how many go each time.
-pub const EXPIRY_CARE: u32 = 60;
-/// See [`EXPIRY_CARE`].
+/// Between two looks for expired rows and for the reserve, in looks after the store: once a minute.
+pub const RARE_CARE: u32 = 60;
+/// Expired rows deleted each time: more would make callers wait.
 pub const EXPIRED: usize = 4096;
 /// Between two attempts at opening a store whose disk failed: service is back 5 s after the fault's end.
 pub const STORE_RETRY: Duration = Duration::from_millis(250);

@@ -204,7 +204,7 @@ impl Handle {
         self.read(move |store| store.batches(from, limit)).await
     }
 
-    /// Verifies the whole store, as it is on the disk.
+    /// Verifies the whole store as the engine reads it: pages that it has in memory are not read from the disk again.
     pub async fn verify(&self) -> Result<Result<Verified, StoreError>, SubmitError> {
         self.read(Store::verify).await
     }

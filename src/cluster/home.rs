@@ -127,7 +127,8 @@ impl Place for Home {
     }
 
     fn refill_reserve(&self) {
-        if self.reserve().exists() || self.room() < 2 * limits::RESERVE {
+        let kept = std::fs::metadata(self.reserve()).is_ok_and(|file| file.len() == limits::RESERVE);
+        if kept || self.room() < 2 * limits::RESERVE {
             return;
         }
         let made = self.opened(OFlags::WRONLY | OFlags::CREATE, &self.reserve()).and_then(|file| {

@@ -166,8 +166,10 @@ async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
         }
         let mended = async {
             state_size = engine.keep_checkpoint(state_size).await?.unwrap_or(state_size);
-            if looks.is_multiple_of(limits::EXPIRY_CARE) {
+            if looks.is_multiple_of(limits::RARE_CARE) {
                 engine.erase_expired().await?;
+                let place = Arc::clone(place);
+                tasks::blocking(move || place.refill_reserve()).await;
             }
             Ok::<(), StoreError>(())
         };
@@ -178,8 +180,6 @@ async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
         if let Err(error) = engine.make_room().await {
             tracing::warn!(%error, "the store's file was not grown ahead");
         }
-        let place = Arc::clone(place);
-        tasks::blocking(move || place.refill_reserve()).await;
     }
 }
 
