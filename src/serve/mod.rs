@@ -17,3 +17,6 @@ mod verdicts;
 mod watch;
 
 pub use run::{Options, init, run};
+
+#[cfg(test)]
+mod tests;

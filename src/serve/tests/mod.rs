@@ -1,0 +1,5 @@
+//! The real stack on loopback: TLS, accept loop, routes, authority, writer and store.
+
+mod changes;
+mod hostile;
+mod rig;

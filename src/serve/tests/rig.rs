@@ -1,0 +1,288 @@
+//! An appliance in a temporary directory, and machines that ask it.
+
+use crate::config::{Settings, resolve};
+use crate::serve::appliance::Appliance;
+use crate::serve::stop::Stopper;
+use crate::serve::{accept, found, gate, mesh, operator, stop, tls};
+use crate::wire::enrol::{EnrolRequest, Enrolled};
+use crate::wire::operator::Minted;
+use crate::wire::peers::*;
+use crate::wire::problem::Problem;
+use crate::wire::token::Token;
+use crate::{clock, entropy, keys, tasks};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::Signer;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use state::model::{Fingerprint, Millis, Name, Revision};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use uuid::Uuid;
+
+pub(super) struct Rig {
+    pub(super) appliance: Arc<Appliance>,
+    pub(super) address: SocketAddr,
+    socket: PathBuf,
+    _stopper: Stopper,
+    _lock: crate::files::Lock,
+    dir: tempfile::TempDir,
+}
+
+/// A status and a body.
+pub(super) type Said = (u16, String);
+
+impl Rig {
+    pub(super) async fn new() -> Self {
+        // Another test may have installed it, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("appliance");
+        let advertise = Some(vec!["198.51.100.2".parse().unwrap()]);
+        let fleet = Some(Name::new("lab").unwrap());
+        let config = resolve(Settings { advertise, fleet, ..Settings::default() }, None).unwrap();
+        let opened = found::open(&state, &config, &state.join("recovery.txt")).await.unwrap();
+        let listener = accept::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = tls::server_config(opened.keys.tls.certificate.clone(), opened.keys.tls.key.der()).unwrap();
+        let pin = opened.keys.pin();
+        let records = crate::authority::records::Records::new(opened.keys.signing.clone(), opened.id);
+        let authority = crate::authority::Authority::new(records, opened.keys.ca, clock::boot());
+        let appliance = Arc::new(Appliance {
+            handle: opened.handle,
+            authority,
+            id: opened.id,
+            pin,
+            advertised: opened.advertised,
+            since: clock::wall(),
+        });
+        let (stopper, stop) = stop::pair();
+        let router = mesh::router(appliance.clone(), stop.clone());
+        tasks::spawn(
+            "mesh listener",
+            accept::serve_tls(listener, acceptor.into(), router, Arc::new(gate::Gate::default()), stop.clone()),
+        );
+        let socket = state.join("operator.sock");
+        let local = tokio::net::UnixListener::bind(&socket).unwrap();
+        tasks::spawn("operator", accept::serve_local(local, operator::router(appliance.clone()), stop.clone()));
+        Self { appliance, address, socket, _stopper: stopper, _lock: opened.lock, dir }
+    }
+
+    /// What an operator is told.
+    pub(super) async fn operator<T: Serialize>(&self, method: &str, path: &str, body: &T, key: Option<&str>) -> Said {
+        let http = reqwest::Client::builder().unix_socket(self.socket.clone()).build().unwrap();
+        let mut request = http.request(method.parse().unwrap(), format!("http://appliance{path}"));
+        if method != "GET" {
+            request = request.body(serde_json::to_vec(body).unwrap());
+        }
+        if let Some(key) = key {
+            request = request.header(HEADER_IDEMPOTENCY, key);
+        }
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// A fresh token for a node of that name.
+    pub(super) async fn token(&self, name: &str) -> Token {
+        let body = serde_json::json!({ "name": name });
+        let (status, said) = self.operator("POST", "/v1/nodes", &body, None).await;
+        assert_eq!(status, 200, "{said}");
+        let minted: Minted = serde_json::from_str(&said).unwrap();
+        Token::decode(&minted.token, clock::wall()).ok().unwrap()
+    }
+
+    pub(super) fn client(&self) -> reqwest::Client {
+        reqwest::Client::builder()
+            .tls_backend_preconfigured(client_config(self.appliance.pin))
+            .http1_only()
+            .no_proxy()
+            .resolve("appliance.test", self.address)
+            .build()
+            .unwrap()
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("https://appliance.test:{}{path}", self.address.port())
+    }
+
+    /// A machine with keys of its own.
+    pub(super) fn machine(&self) -> Machine {
+        let dir = self.dir.path().join(hex::encode(entropy::bytes::<8>()));
+        let keys = keys::NodeKeys::make(&dir).unwrap();
+        let request = keys::ClientKey::make(&dir).unwrap().request();
+        Machine { keys, request, http: self.client(), url: self.url(""), bearer: String::new(), seq: 0 }
+    }
+
+    /// A machine that has joined.
+    pub(super) async fn joined(&self, name: &str) -> Machine {
+        let token = self.token(name).await;
+        let mut machine = self.machine();
+        let (status, said) = machine.enrol(&token).await;
+        assert_eq!(status, 200, "{said}");
+        machine.bearer = serde_json::from_str::<Enrolled>(&said).unwrap().mesh_token;
+        machine
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        self.appliance.handle.state().revision
+    }
+}
+
+pub(super) struct Machine {
+    pub(super) keys: keys::NodeKeys,
+    request: Vec<u8>,
+    pub(super) http: reqwest::Client,
+    url: String,
+    pub(super) bearer: String,
+    seq: u64,
+}
+
+impl Machine {
+    pub(super) fn enrolment(&self, token: &Token) -> Vec<u8> {
+        let public = self.keys.public();
+        state::to_bytes(&EnrolRequest {
+            audience: token.fleet,
+            secret: token.secret.expose_hex().to_string(),
+            signing_key: public.signing_key,
+            wireguard_key: public.wireguard_key,
+            sealing_key: public.sealing_key,
+            certificate_request: STANDARD.encode(&self.request),
+            listen_port: 51820,
+            local_endpoints: Vec::new(),
+            agent_version: "holdfast 0.1.0".into(),
+        })
+    }
+
+    /// Its certificate request.
+    pub(super) fn csr(&self) -> &[u8] {
+        &self.request
+    }
+
+    pub(super) async fn enrol(&self, token: &Token) -> Said {
+        self.send("POST", "/v1/enroll", self.enrolment(token), None).await
+    }
+
+    pub(super) fn register_body(&mut self, fleet: state::model::FleetId) -> RegisterBody {
+        let public = self.keys.public();
+        self.seq += 1;
+        RegisterBody {
+            envelope: Envelope { seq: self.seq, audience: fleet, epoch: None },
+            instance: Uuid::from_u128(1),
+            wireguard_key: public.wireguard_key,
+            sealing_key: public.sealing_key,
+            listen_port: 51820,
+            endpoints: Vec::new(),
+            local_endpoints: Vec::new(),
+            services: Vec::new(),
+            agent_version: "holdfast 0.1.0".into(),
+            roster_revision: Revision(1),
+            held_revision: Revision(0),
+            knock: None,
+        }
+    }
+
+    pub(super) async fn send(&self, method: &str, path: &str, body: Vec<u8>, key: Option<&str>) -> Said {
+        let response = self.begin(method, path, body, key).await;
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    pub(super) async fn begin(&self, method: &str, path: &str, body: Vec<u8>, key: Option<&str>) -> reqwest::Response {
+        let timestamp = clock::wall().0.to_string();
+        let lines = signed_lines(method, path, &timestamp, &body);
+        let signature = hex::encode(self.keys.signing.sign(lines.as_bytes()).to_bytes());
+        let mut request = self
+            .http
+            .request(method.parse().unwrap(), format!("{}{path}", self.url))
+            .header("authorization", format!("Bearer {}", self.bearer))
+            .header(HEADER_KEY, self.keys.public().signing_key.to_string())
+            .header(HEADER_TIMESTAMP, timestamp)
+            .header(HEADER_SIGNATURE, signature)
+            .body(body);
+        if let Some(key) = key {
+            request = request.header(HEADER_IDEMPOTENCY, key);
+        }
+        request.send().await.unwrap()
+    }
+}
+
+pub(super) fn code(said: &Said) -> (u16, String) {
+    (said.0, serde_json::from_str::<Problem>(&said.1).unwrap_or_else(|_| panic!("no problem: {}", said.1)).code)
+}
+
+/// A key as a client makes one.
+pub(super) fn idempotency() -> String {
+    hex::encode(entropy::bytes::<16>())
+}
+
+/// The next line of a stream that is not a keep-alive.
+pub(super) async fn line(stream: &mut reqwest::Response) -> Option<PeerList> {
+    loop {
+        let chunk = tokio::time::timeout(std::time::Duration::from_secs(20), stream.chunk()).await.unwrap().unwrap()?;
+        if chunk.as_ref() != b"\n" {
+            return Some(serde_json::from_slice(&chunk).unwrap());
+        }
+    }
+}
+
+pub(super) fn past(ms: u64) -> Millis {
+    Millis(clock::wall().0 - ms)
+}
+
+pub(super) fn client_config(pin: Fingerprint) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pinned(pin)))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
+#[derive(Debug)]
+struct Pinned(Fingerprint);
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if Sha256::digest(leaf)[..] == self.0.as_bytes()[..] {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::General("another pin".into()))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
