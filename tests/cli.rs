@@ -120,3 +120,161 @@ fn the_configuration_is_one_document() {
     assert_eq!(json["settings"]["listen"], serde_json::json!({ "value": "198.51.100.2", "origin": "--listen" }));
     assert_eq!(document(&["config", "check", "-o", "json", "--node"])["keys_set"], 1);
 }
+
+/// An appliance on loopback, ended and waited for when dropped.
+struct Appliance {
+    process: std::process::Child,
+    dir: PathBuf,
+    _outer: tempfile::TempDir,
+}
+
+impl Appliance {
+    /// Ports from `base` on, so that tests run side by side.
+    fn start(base: u16) -> Self {
+        let (outer, dir) = home("appliance");
+        let recovery = outer.path().join("recovery");
+        let init = ["init", "--fleet", "lab", "--advertise", "198.51.100.2", "--recovery-file", text(&recovery)];
+        let made = holdfast(&[&init[..], &["--state", text(&dir)]].concat());
+        assert!(made.status.success(), "{made:?}");
+        let mut flags = vec!["serve".to_owned(), "--listen".into(), "127.0.0.1".into()];
+        for (at, port) in ["mesh", "gateway", "cluster", "relay", "page"].iter().enumerate() {
+            flags.extend([format!("--ports.{port}"), (usize::from(base) + at).to_string()]);
+        }
+        #[expect(clippy::disallowed_methods, reason = "the binary is what is tested")]
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        serve.args(flags).arg("--state").arg(&dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = serve.spawn().expect("the binary runs");
+        let appliance = Self { process, dir, _outer: outer };
+        let start = holdfast::clock::boot();
+        while !appliance.dir.join("ready").exists() {
+            assert!((holdfast::clock::boot() - start).as_secs() < 20, "the appliance is not ready");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        appliance
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        holdfast(&[arguments, &["--state", text(&self.dir)]].concat())
+    }
+
+    fn document(&self, arguments: &[&str]) -> Value {
+        document(&[arguments, &["-o", "json", "--state", text(&self.dir)]].concat())
+    }
+}
+
+impl Drop for Appliance {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn every_answer_of_an_appliance_is_one_line_or_one_document() {
+    let appliance = Appliance::start(21_300);
+    let added = appliance.ask(&["node", "add", "web-1", "--site", "one", "--endpoint", "198.51.100.10:51820"]);
+    assert!(added.status.success(), "{added:?}");
+    let line = out(&added);
+    assert!(
+        line.starts_with("hfj1_") && line.ends_with('\n') && line.lines().count() == 1,
+        "the token and nothing else"
+    );
+    let token = holdfast::wire::token::Token::decode(&line, holdfast::clock::wall()).ok().expect("a good token");
+    assert_eq!(token.purpose, holdfast::wire::token::Purpose::Join(state::model::Name::new("web-1").unwrap()));
+    assert_eq!(token.appliances[0].mesh[0].to_string(), "198.51.100.2:21300");
+    assert!(out(&appliance.ask(&["node", "token", "web-1"])).starts_with("hfj1_"));
+    assert!(out(&appliance.ask(&["admission", "token"])).starts_with("hfa1_"));
+
+    let nodes = appliance.document(&["node", "ls"]);
+    let mut keys: Vec<&str> = nodes["nodes"][0].as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let mut contract = vec![
+        "id",
+        "name",
+        "site",
+        "hub",
+        "address",
+        "address6",
+        "endpoint",
+        "liveness",
+        "last_seen",
+        "services",
+        "spaces",
+        "signing_key",
+        "agent_version",
+        "declared_revision",
+        "held_revision",
+    ];
+    contract.sort_unstable();
+    assert_eq!(keys, contract);
+    assert_eq!(nodes["nodes"][0]["liveness"], "never_spoken");
+    assert_eq!(appliance.document(&["node", "show", "web-1"])["name"], "web-1");
+    assert_eq!(appliance.document(&["node", "pending"])["pending"], serde_json::json!([]));
+    assert_eq!(appliance.document(&["mesh", "ls"])["prefix"], "10.90.0.0/16");
+    let status = appliance.document(&["status"]);
+    assert_eq!(status["fleet"], "lab");
+    assert_eq!(status["fingerprint"], appliance.document(&["fingerprint"])["fingerprint"]);
+    assert_eq!(appliance.document(&["journal", "verify"])["ok"], true);
+    let journal = appliance.document(&["journal", "ls", "--limit", "2"]);
+    assert_eq!(journal["changes"].as_array().unwrap().len(), 2);
+    assert!(!out(&appliance.ask(&["node", "ls"])).contains('{'), "a table where none asked for JSON");
+
+    for (arguments, code, start) in [
+        (&["node", "add", "web-1"][..], 5, "error[held]"),
+        (&["node", "show", "nobody"], 4, "error[not_found]"),
+        (&["node", "revoke", "nobody"], 4, "error[not_found]"),
+        (&["serve", "--listen", "127.0.0.1", "--ports.mesh", "21390", "--ports.page", "21391"], 5, "error[in_use]"),
+    ] {
+        let output = appliance.ask(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        assert!(error(&output)[0].starts_with(start), "{arguments:?}");
+    }
+    let mut removed = appliance.document(&["node", "rm", "web-1", "--yes"]);
+    assert_eq!(removed["name"].take(), "web-1");
+    assert_eq!(appliance.document(&["node", "ls"])["nodes"], serde_json::json!([]));
+}
+
+#[test]
+fn sixteen_inits_at_once_found_one_fleet() {
+    let (outer, dir) = home("appliance");
+    let outputs: Vec<Output> = std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..16)
+            .map(|n| {
+                let (recovery, dir) = (outer.path().join(format!("recovery-{n}")), &dir);
+                scope.spawn(move || {
+                    let flags = ["init", "--fleet", "lab", "--recovery-file", text(&recovery), "--state", text(dir)];
+                    holdfast(&flags)
+                })
+            })
+            .collect();
+        starts.into_iter().map(|start| start.join().expect("no panic")).collect()
+    });
+    let won: Vec<&Output> = outputs.iter().filter(|output| output.status.success()).collect();
+    assert_eq!(won.len(), 1, "{outputs:?}");
+    let refused = outputs.iter().filter(|output| !output.status.success());
+    refused.for_each(|output| assert_eq!(output.status.code(), Some(5), "{output:?}"));
+    let pin = holdfast(&["fingerprint", "--state", text(&dir)]);
+    assert!(out(won[0]).contains(out(&pin).trim()));
+    let recoveries = std::fs::read_dir(outer.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("recovery-"));
+    assert_eq!(recoveries.count(), 1, "only the founder's recovery identity opens anything");
+}
+
+#[test]
+fn a_refused_init_makes_nothing() {
+    let (outer, dir) = home("appliance");
+    let recovery = outer.path().join("no/such/recovery");
+    for flags in [
+        &["--fleet", "Lab"][..],
+        &["--fleet", "x", "--mesh-prefix", "10.90.5.0/16"],
+        &["--fleet", "x", "--mesh-prefix", "127.0.0.0/8", "--advertise", "a b"],
+        &["--fleet", "x", "--recovery-file", text(&recovery)],
+    ] {
+        let output = holdfast(&[&["init", "--state", text(&dir)], flags].concat());
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{flags:?}: {output:?}");
+        error(&output);
+        assert!(!dir.exists(), "{flags:?}");
+    }
+}

@@ -6,6 +6,7 @@ use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::or_dash;
 use crate::wire::operator::{JournalCheck, JournalPage};
+use serde_json::Value;
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -55,10 +56,28 @@ fn print_page(page: &JournalPage, format: Format) {
         return output::json(page);
     }
     let rows = page.changes.iter().map(|change| {
-        let events: Vec<String> = change.events.iter().map(ToString::to_string).collect();
-        vec![change.change.to_string(), change.at.clone(), change.actor.clone(), change.kind.clone(), events.join(" ")]
+        let events: Vec<String> = change.events.iter().map(event_words).collect();
+        vec![change.change.to_string(), change.at.clone(), change.actor.clone(), change.kind.clone(), events.join(", ")]
     });
     output::table(&["CHANGE", "AT", "BY", "WHAT", "EVENTS"], rows.collect());
+}
+
+/// What happened and to whom, of an event whose kinds only grow: `node_added web-1`. All of it is in the JSON.
+fn event_words(event: &Value) -> String {
+    fn names<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| match (key.as_str(), value) {
+                ("what", Value::String(what)) => out.insert(0, what),
+                ("name", Value::String(name)) => out.push(name),
+                (_, inner) => names(inner, out),
+            }),
+            Value::Array(all) => all.iter().for_each(|inner| names(inner, out)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let mut words = Vec::new();
+    names(event, &mut words);
+    words.join(" ")
 }
 
 fn print_check(check: &JournalCheck, format: Format) {
@@ -72,4 +91,18 @@ fn print_check(check: &JournalCheck, format: Format) {
         ("head", or_dash(check.head)),
         ("state hash", or_dash(check.state_hash)),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_told_in_words() {
+        let event = serde_json::json!({
+            "subject": "enrolment",
+            "event": { "node": { "hub": true, "name": "web-1" }, "what": "node_added" },
+        });
+        assert_eq!(event_words(&event), "node_added web-1");
+    }
 }

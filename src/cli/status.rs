@@ -25,7 +25,7 @@ fn print(status: &StatusView, format: Format) {
     output::facts(&[
         ("fleet", status.fleet.to_string()),
         ("fleet id", status.fleet_id.to_string()),
-        ("appliance", format!("{}, holdfast {}", status.appliance, status.version)),
+        ("appliance", format!("{}, {}", status.appliance, status.version)),
         ("running since", status.since.clone()),
         ("fingerprint", status.fingerprint.to_string()),
         ("advertised", list(&status.advertised)),
