@@ -114,6 +114,8 @@ pub const ORDER: Duration = Duration::from_secs(30);
 pub const START: Duration = Duration::from_secs(10);
 /// The data plane's log file is begun anew at its start when larger than this, bytes.
 pub const LOG: u64 = 1024 * 1024;
+/// How often a new WireGuard peer that does not answer is called again, once a second.
+pub const CALLS: u32 = 5;
 /// How long a WireGuard session lives without a new handshake (REJECT_AFTER_TIME).
 pub const SESSION: Duration = Duration::from_secs(180);
 /// Between two looks at where peers were heard. What roams in between is forgotten by a kill.

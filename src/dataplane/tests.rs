@@ -329,3 +329,27 @@ async fn what_is_told_again_is_not_touched_and_names_and_proxies_answer_before_t
     node.restart();
     assert_eq!(node.answers().await.resolver.len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_told_of_us_later_is_reached_soon_after() {
+    let (a, b) = pair("l").await;
+    let gone = |node: &Node| format!("set=1\npublic_key={}\nremove=true\n\n", node.key());
+    for (node, other) in [(&a, &b), (&b, &a)] {
+        assert_eq!(node.configure(&gone(other)).await, "errno=0\n\n");
+    }
+    let to_b = format!(
+        "set=1\npublic_key={}\nendpoint=192.0.2.2:51820\npersistent_keepalive_interval=25\nallowed_ip=10.90.0.2/32\n\n",
+        b.key()
+    );
+    assert_eq!(a.configure(&to_b).await, "errno=0\n\n");
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let start = Instant::now();
+    assert_eq!(
+        b.configure(&format!("set=1\npublic_key={}\nallowed_ip=10.90.0.1/32\n\n", a.key())).await,
+        "errno=0\n\n"
+    );
+    until("a handshake", async || b.configure("get=1\n\n").await.contains("endpoint=192.0.2.1:51820")).await;
+    println!("reached {:?} after being told of it", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.1", b.ns)), "from the end that had no endpoint");
+}

@@ -7,7 +7,7 @@
 use super::sockets::Task;
 use super::wireguard;
 use crate::wire::dataplane::{Tunnel, TunnelPeer};
-use crate::{files, limits};
+use crate::{files, limits, tasks};
 use anyhow::{Context, Result, anyhow};
 use futures_util::TryStreamExt;
 use futures_util::future::FutureExt;
@@ -69,6 +69,8 @@ impl Running {
         wireguard::greet(&device, &greeted).await;
         let device = Arc::new(RwLock::new(device));
         let control = wireguard::serve(control, client, &device);
+        let new = told.peers.iter().map(|peer| *peer.public_key.as_bytes()).collect();
+        tasks::spawn("greeting", wireguard::insist(Arc::downgrade(&device), new));
         Ok(Self { told: told.clone(), device, index: index(&told.ifname), _control: control })
     }
 

@@ -7,16 +7,21 @@ use super::sockets::Task;
 use super::tunnel::Device;
 use crate::{limits, tasks};
 use futures_util::future::join_all;
-use gotatun::device::Peer;
+use gotatun::device::configure::{DeviceWrite, PeerStats};
 use gotatun::device::uapi::UapiClient;
 use gotatun::device::uapi::command::{Request, Set, SetPeer, SetUnset};
+use gotatun::device::{DeviceTransports, Peer};
 use gotatun::x25519::PublicKey;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::RwLock;
+
+/// A peer's public key.
+pub(super) type Key = [u8; 32];
 
 /// The kernel's EINVAL, as the protocol gives errors.
 const REFUSED: &str = "errno=22\n";
@@ -75,15 +80,21 @@ async fn change(mut set: Set, client: &UapiClient, device: &Weak<RwLock<Device>>
     let device = device.upgrade()?;
     let alive = |p: &&SetPeer| !p.remove && p.peer.persistent_keepalive_interval.is_some_and(|seconds| seconds > 0);
     let greeted: Vec<PublicKey> = peers.iter().filter(alive).map(key).collect();
-    let device = device.read_owned().await;
-    let changed = device.write(async |writing| {
+    let changed = device.read().await;
+    let put_in = changed.write(async |writing| {
+        let mut new = BTreeSet::new();
         for peer in peers {
-            put(writing, peer).await;
+            new.extend(put(writing, peer).await);
         }
+        new
     });
-    changed.await.ok()?;
-    if !greeted.is_empty() {
-        tasks::spawn("greeting", async move { greet(&device, &greeted).await });
+    let new = put_in.await.ok()?;
+    drop(changed);
+    if !greeted.is_empty() || !new.is_empty() {
+        tasks::spawn("greeting", async move {
+            greet(&*device.read().await, &greeted).await;
+            insist(Arc::downgrade(&device), new).await;
+        });
     }
     Some(answer)
 }
@@ -92,14 +103,12 @@ fn key(set: &SetPeer) -> PublicKey {
     PublicKey::from(set.peer.public_key.0)
 }
 
-async fn put<T: gotatun::device::DeviceTransports>(
-    device: &mut gotatun::device::configure::DeviceWrite<'_, T>,
-    set: SetPeer,
-) {
+/// Makes one change to a peer. Gives its key if it was not there before.
+async fn put<T: DeviceTransports>(device: &mut DeviceWrite<'_, T>, set: SetPeer) -> Option<Key> {
     let key = key(&set);
     if set.remove {
         device.remove_peer(&key).await;
-        return;
+        return None;
     }
     let SetPeer { peer: told, update_only, replace_allowed_ips, .. } = set;
     let preshared = told.preshared_key.map(|secret| match secret {
@@ -124,13 +133,15 @@ async fn put<T: gotatun::device::DeviceTransports>(
             }
         })
         .await;
-    if !known && !update_only {
-        let mut peer = Peer::new(key).with_allowed_ips(told.allowed_ip);
-        peer.endpoint = told.endpoint;
-        peer.keepalive = keepalive.flatten();
-        peer.preshared_key = preshared.flatten();
-        device.add_peer(peer);
+    if known || update_only {
+        return None;
     }
+    let mut peer = Peer::new(key).with_allowed_ips(told.allowed_ip);
+    peer.endpoint = told.endpoint;
+    peer.keepalive = keepalive.flatten();
+    peer.preshared_key = preshared.flatten();
+    device.add_peer(peer);
+    Some(key.to_bytes())
 }
 
 /// Begins a handshake with each of these peers that has no session.
@@ -138,4 +149,29 @@ pub(super) async fn greet(device: &Device, peers: &[PublicKey]) {
     let shakes = join_all(peers.iter().map(|peer| device.force_handshake(peer)));
     // Those that do not answer now are tried again by their own timers.
     let _ = tokio::time::timeout(GREETING, shakes).await;
+}
+
+/// Tries new peers again each second for a while if they were called and have not answered: they may be told of this
+/// node a moment later than this node of them, and WireGuard by itself tries again only after 5 s (REKEY_TIMEOUT). A
+/// peer without a session has nothing to lose by being put in anew, which is the only way to call it again sooner.
+pub(super) async fn insist(device: Weak<RwLock<Device>>, new: BTreeSet<Key>) {
+    for _ in 0..limits::CALLS {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Some(device) = device.upgrade() else { return };
+        let device = device.read().await;
+        let called = device.write(async |writing| {
+            let mut called = Vec::new();
+            for PeerStats { peer, stats, .. } in writing.peers().await {
+                let silent = stats.last_handshake.is_none() && stats.tx_bytes > 0;
+                if silent && peer.endpoint.is_some() && new.contains(peer.public_key.as_bytes()) {
+                    called.push(peer.public_key);
+                    writing.remove_peer(&peer.public_key).await;
+                    writing.add_peer(peer);
+                }
+            }
+            called
+        });
+        let Ok(called) = called.await else { return };
+        greet(&device, &called).await;
+    }
 }
