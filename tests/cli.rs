@@ -180,7 +180,9 @@ fn every_answer_of_an_appliance_is_one_line_or_one_document() {
         line.starts_with("hfj1_") && line.ends_with('\n') && line.lines().count() == 1,
         "the token and nothing else"
     );
-    let token = holdfast::wire::token::Token::decode(&line, holdfast::clock::wall()).ok().expect("a good token");
+    let Ok(token) = holdfast::wire::token::Token::decode(&line, holdfast::clock::wall()) else {
+        panic!("the token is not one");
+    };
     assert_eq!(token.purpose, holdfast::wire::token::Purpose::Join(state::model::Name::new("web-1").unwrap()));
     assert_eq!(token.appliances[0].mesh[0].to_string(), "198.51.100.2:21300");
     assert!(out(&appliance.ask(&["node", "token", "web-1"])).starts_with("hfj1_"));
