@@ -5,6 +5,7 @@
 
 pub mod dataplane;
 pub mod enrol;
+pub mod jobs;
 pub mod operator;
 pub mod peers;
 pub mod problem;

@@ -46,3 +46,7 @@ id!(
     /// One call, as logs, journal and answers name it.
     RequestId
 );
+id!(
+    /// A job.
+    JobId
+);

@@ -2,5 +2,6 @@
 
 pub mod appliances;
 pub mod enrolment;
+pub mod jobs;
 pub mod nodes;
 pub mod services;
