@@ -30,7 +30,7 @@ pub fn from_decision(refusal: &Refusal) -> Refused {
 fn status(code: Code) -> u16 {
     match code {
         Code::Invalid => 400,
-        Code::TokenRefused => 401,
+        Code::TokenRefused | Code::CertificateRefused => 401,
         Code::NotAdmitted | Code::WrongKey | Code::Forbidden => 403,
         Code::NotFound => 404,
         Code::WrongAudience

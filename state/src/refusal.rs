@@ -11,6 +11,8 @@ pub enum Code {
     Invalid,
     /// A token that is unknown, spent or expired: the three are not told apart.
     TokenRefused,
+    /// A client certificate that opens nothing: unknown, retired, revoked and expired are not told apart.
+    CertificateRefused,
     /// The signing key is not on the admission list.
     NotAdmitted,
     /// The node id is bound to another key.
@@ -62,6 +64,7 @@ impl Code {
         match self {
             Self::Invalid => "invalid",
             Self::TokenRefused => "token_refused",
+            Self::CertificateRefused => "certificate_refused",
             Self::NotAdmitted => "not_admitted",
             Self::WrongKey => "wrong_key",
             Self::WrongAudience => "wrong_audience",

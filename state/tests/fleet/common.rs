@@ -126,6 +126,11 @@ pub(crate) fn join(token: Option<u8>, key: u8) -> enrolment::Command {
     }))
 }
 
+pub(crate) fn renew(by: u8, next: u8) -> enrolment::Command {
+    let window = (Millis(0), Millis(9_000_000));
+    enrolment::Command::RenewCertificate { by: hash(by), certificate: hash(next), window }
+}
+
 pub(crate) fn register(key: u8, services: &[(&str, u16)]) -> nodes::Command {
     nodes::Command::Register(Box::new(nodes::Register {
         key: SigningKey::from_bytes([key; 32]),

@@ -43,6 +43,8 @@ fn eventful() -> Fleet {
     fleet.run(enrolment::Command::Admit { key: key(6), name: name("gone"), org: None, site: None, id: id(6) }).unwrap();
     fleet.run(nodes::Command::Revoke { target: nodes::RevokeTarget::Key(key(6)) }).unwrap();
     fleet.run(remove(1, true, true)).unwrap();
+    fleet.run(renew(152, 70)).unwrap();
+    fleet.run(enrolment::Command::UseCertificate { certificate: hash(70) }).unwrap();
     fleet
 }
 

@@ -1,6 +1,7 @@
 //! The state as its users see it: commands in, events, refusals and views out.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod certificates;
 mod common;
 mod golden;
 mod rules;

@@ -1,6 +1,6 @@
 //! What an event about enrolment makes of the state.
 
-use super::{Added, Certificate, Enrolment, Event, Joined};
+use super::{Added, Certificate, Enrolment, Event, Joined, certificates};
 use crate::State;
 use crate::state::Touched;
 use crate::subject::nodes::{Departed, Member, Node};
@@ -53,6 +53,11 @@ pub(crate) fn apply(state: &mut State, event: &Event, touched: &mut Touched) {
             state.enrolment.admitted.insert(*key, admitted.clone());
         }
         Event::Joined(joined) => join(state, joined, touched),
+        Event::CertificateIssued { node, certificate, not_before, not_after } => {
+            let record = Certificate { node: *node, not_before: *not_before, not_after: *not_after };
+            certificates::issued(state, *certificate, record);
+        }
+        Event::CertificatesRetired { node, certificates } => certificates::retire(state, *node, certificates),
     }
 }
 

@@ -3,9 +3,11 @@
 //! Secrets are random and long, so their SHA-256 is what is kept. Unknown, spent and expired tokens are refused alike.
 
 mod apply;
+mod certificates;
 mod rules;
 
 pub(crate) use apply::{apply, forget};
+pub use certificates::{certificate_refused, holder, is_successor};
 pub use rules::token_refused;
 pub(crate) use rules::{admitted_as, decide};
 
@@ -125,6 +127,20 @@ pub enum Command {
     },
     /// A machine joins, with a token or with an admitted key.
     Join(Box<Join>),
+    /// A node is given its next client certificate.
+    RenewCertificate {
+        /// The certificate that it asks by.
+        by: Fingerprint,
+        /// The next one.
+        certificate: Fingerprint,
+        /// The next one's window.
+        window: (Millis, Millis),
+    },
+    /// A node has used a certificate: those before it end.
+    UseCertificate {
+        /// Which.
+        certificate: Fingerprint,
+    },
 }
 
 /// See [`Command::AddNode`].
@@ -189,6 +205,8 @@ impl Command {
             Self::Admit { .. } => "node.admit",
             Self::Replace { .. } => "node.replace",
             Self::Join(_) => "node.join",
+            Self::RenewCertificate { .. } => "certificate.renew",
+            Self::UseCertificate { .. } => "certificate.use",
         }
     }
 }
@@ -223,6 +241,24 @@ pub enum Event {
     },
     /// A machine has joined: token spent, keys bound, address assigned, certificate issued.
     Joined(Joined),
+    /// A node has one more client certificate.
+    CertificateIssued {
+        /// The node.
+        node: NodeId,
+        /// SHA-256 of its DER.
+        certificate: Fingerprint,
+        /// Good from.
+        not_before: Millis,
+        /// Good until.
+        not_after: Millis,
+    },
+    /// Client certificates of a node are good no more.
+    CertificatesRetired {
+        /// The node.
+        node: NodeId,
+        /// SHA-256 of their DER.
+        certificates: Vec<Fingerprint>,
+    },
 }
 
 /// See [`Event::Joined`].

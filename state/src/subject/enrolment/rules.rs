@@ -1,6 +1,6 @@
 //! Who is let in: from a command about enrolment to events or a refusal.
 
-use super::{AddNode, Added, Admitted, Command, Event, GoodFor, Join, Joined, Token};
+use super::{AddNode, Added, Admitted, Command, Event, GoodFor, Join, Joined, Token, certificates};
 use crate::model::{Name, NodeId, SigningKey};
 use crate::subject::nodes::{self, Node, find};
 use crate::subject::services;
@@ -29,6 +29,10 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Resu
         Command::Admit { key, name, org, site, id } => decide_admit(state, key, name, org, site, id, context),
         Command::Replace { key, name, live } => decide_replace(state, key, &name, live, context),
         Command::Join(join) => decide_join(state, *join, context),
+        Command::RenewCertificate { by, certificate, window } => {
+            certificates::decide_renew(state, &by, certificate, window, context)
+        }
+        Command::UseCertificate { certificate } => certificates::decide_use(state, &certificate, context),
     }
 }
 
