@@ -53,6 +53,8 @@ fn commands() -> Vec<Command> {
     all.push(nodes::Command::Leave { key: SigningKey::from_bytes([3; 32]), node: id(3), seq: 9 }.into());
     all.push(remove(4, true, false).into());
     all.push(nodes::Command::Revoke { target: nodes::RevokeTarget::Name(name("n5")) }.into());
+    all.push(renew(151, 97).into());
+    all.push(enrolment::Command::UseCertificate { certificate: hash(97) }.into());
     let appliance = appliances::Appliance {
         id: ApplianceId(uuid::Uuid::from_u128(900)),
         signing_key: SigningKey::from_bytes([90; 32]),
@@ -80,6 +82,8 @@ fn kind(command: &Command) -> usize {
         Command::Nodes(nodes::Command::Leave { .. }) => 10,
         Command::Nodes(nodes::Command::Remove { .. }) => 11,
         Command::Nodes(nodes::Command::Revoke { .. }) => 12,
+        Command::Enrolment(enrolment::Command::RenewCertificate { .. }) => 13,
+        Command::Enrolment(enrolment::Command::UseCertificate { .. }) => 14,
     }
 }
 
@@ -89,7 +93,7 @@ fn every_command_is_in_the_script() {
     let mut kinds: Vec<usize> = commands().iter().map(kind).chain([0]).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, (0..=12).collect::<Vec<_>>());
+    assert_eq!(kinds, (0..=14).collect::<Vec<_>>());
 }
 
 impl Life {
