@@ -1,7 +1,7 @@
 //! A fleet's life as the store sees it: every command there is, in batches of one to three changes, with receipts, votes,
 //! checkpoints and a growing file in between; and what must be found of it afterwards.
 
-use crate::common::{Fleet, add, hash, id, join, name, register, remove};
+use crate::common::{Fleet, add, hash, id, join, name, register, remove, renew};
 use crate::medium::{Op, Recorder};
 use state::model::{ApplianceId, Millis, Revision, SigningKey};
 use state::store::{Batch, Body, Checkpoint, Entry, EntryId, Head, RowKey, Rows, SideRow, Store, state_hash};
