@@ -7,6 +7,7 @@ use crate::authority::records::Records;
 use crate::authority::refusal::{self, Refused};
 use crate::authority::request::{Now, Request};
 use crate::authority::{Authority, body, receipt::Claim};
+use crate::keys::IssuedCertificate;
 use crate::limits;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::peers::{Knock, PeerList, RegisterBody};
@@ -128,13 +129,7 @@ impl Authority {
     }
 
     fn joining(&self, mut join: Join, node: NodeId, request: &str, now: Now) -> Result<Joining, Refused> {
-        let request = STANDARD.decode(request).map_err(|_| refusal::invalid("`certificate_request` is not base64"))?;
-        let life = u64::try_from(limits::CERTIFICATE_LIFE.as_millis()).expect("a week in milliseconds");
-        let begins = Millis(now.wall.0.saturating_sub(BACKDATED_MS));
-        let issued = self
-            .ca
-            .issue(&request, node, begins, now.wall.plus(life))
-            .map_err(|error| refusal::invalid(error.to_string()))?;
+        let issued = self.issue(node, request, now)?;
         let secret = crate::entropy::secret();
         join.mesh_token = Fingerprint::from_bytes(Sha256::digest(secret.as_slice()).into());
         join.certificate = issued.fingerprint;
@@ -145,6 +140,15 @@ impl Authority {
             certificate: issued.pem,
             command: enrolment::Command::Join(Box::new(join)).into(),
         })
+    }
+
+    /// A client certificate for the key of a request in base64. It opens nothing until a change holds its fingerprint.
+    pub(super) fn issue(&self, node: NodeId, request: &str, now: Now) -> Result<IssuedCertificate, Refused> {
+        let request = STANDARD.decode(request).map_err(|_| refusal::invalid("`certificate_request` is not base64"))?;
+        let life = u64::try_from(limits::CERTIFICATE_LIFE.as_millis()).expect("a week in milliseconds");
+        let begins = Millis(now.wall.0.saturating_sub(BACKDATED_MS));
+        let issued = self.ca.issue(&request, node, begins, now.wall.plus(life));
+        issued.map_err(|error| refusal::invalid(error.to_string()))
     }
 
     /// What a machine is told that has joined, by the state after it, durable or not.

@@ -3,6 +3,7 @@
 
 pub mod body;
 pub mod enrol;
+pub mod gateway;
 pub mod nonces;
 pub mod pending;
 pub mod presence;

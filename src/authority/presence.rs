@@ -34,6 +34,8 @@ pub struct Heard {
     pub held: Revision,
     /// Whether an earlier start of it spoke again after a later one: two machines use one identity.
     pub duplicate: bool,
+    /// What its last accepted register said, see [`RegisterBody::content`](crate::wire::peers::RegisterBody::content).
+    pub registered: Option<Fingerprint>,
     starts: Vec<Uuid>,
     seq: u64,
     body: Option<Fingerprint>,
@@ -106,6 +108,23 @@ impl Presence {
             heard.starts.push(instance);
         }
         heard.duplicate
+    }
+
+    /// A node says which revision of its peer list it holds.
+    pub fn holds(&mut self, node: NodeId, held: Revision) {
+        self.nodes.entry(node).or_default().held = held;
+    }
+
+    /// A register of the node was accepted that says this.
+    pub fn registered(&mut self, node: NodeId, content: Fingerprint) {
+        self.nodes.entry(node).or_default().registered = Some(content);
+    }
+
+    /// Whether the node is known as its bare heartbeat says: by this start of its agent, which registered so.
+    pub fn knows(&self, node: NodeId, instance: Uuid, content: Fingerprint) -> bool {
+        self.nodes.get(&node).is_some_and(|heard| {
+            !heard.duplicate && heard.starts.last() == Some(&instance) && heard.registered == Some(content)
+        })
     }
 
     /// Whether the node was heard within two minutes.

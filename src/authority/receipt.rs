@@ -9,7 +9,7 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::hkdf::{HKDF_SHA256, Salt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use state::model::{Fingerprint, Millis};
+use state::model::{Fingerprint, Millis, NodeId};
 use zeroize::Zeroizing;
 
 /// The fewest hexadecimal digits of an `Idempotency-Key`: 128 bits.
@@ -63,6 +63,14 @@ impl Claim {
         let key = state::hash_of(b"holdfast/idempotency/v1", &[secret]);
         let (caller, route) = (format!("token {key}"), "POST /v1/enroll".to_owned());
         Self { receipt: ReceiptKey { caller, route, key }, secret: Zeroizing::new(secret.to_vec()) }
+    }
+
+    /// By what a node's request says, where saying it again can only mean the same thing. `content` must be hard to
+    /// guess for others, or the answer no secret.
+    pub fn by_content(node: NodeId, route: &str, content: &[u8]) -> Self {
+        let key = state::hash_of(b"holdfast/idempotency/v1", &[content]);
+        let receipt = ReceiptKey { caller: format!("node {node}"), route: route.to_owned(), key };
+        Self { receipt, secret: Zeroizing::new(content.to_vec()) }
     }
 
     /// Encrypts the answer to `request`: its body, or what else makes a repetition of it one.

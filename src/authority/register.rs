@@ -74,7 +74,11 @@ impl Authority {
             return presence.of(id).is_some_and(|heard| heard.duplicate);
         }
         presence.hear(id, source, now.boot, now.wall);
-        presence.start(id, examined.body.instance, examined.body.held_revision)
+        let duplicate = presence.start(id, examined.body.instance, examined.body.held_revision);
+        if !duplicate {
+            presence.registered(id, examined.body.content());
+        }
+        duplicate
     }
 
     /// The answer to a register, by the state after it.

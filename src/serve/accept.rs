@@ -4,7 +4,7 @@
 //! handshake runs in the connection's own task, so a slow one delays nobody.
 
 use crate::limits;
-use crate::serve::gate::Gate;
+use crate::serve::gate::{Gate, Place};
 use crate::serve::stop::Stop;
 use crate::tasks;
 use axum::Router;
@@ -52,15 +52,23 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Serves TLS connections until told to stop. Each request carries its connection's [`Place`](crate::serve::gate::Place) as an extension.
-pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, gate: Arc<Gate>, mut stop: Stop) {
+/// Serves TLS connections until told to stop. Each request carries what `peer` makes of its connection and of the
+/// connection's [`Place`] as an extension.
+pub async fn serve_tls<P: Clone + Send + Sync + 'static>(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    router: Router,
+    gate: Arc<Gate>,
+    peer: fn(&rustls::ServerConnection, Arc<Place>) -> P,
+    mut stop: Stop,
+) {
     let (running, mut ended) = mpsc::channel::<()>(1);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.requested() => break,
         };
-        let (socket, peer) = match accepted {
+        let (socket, source) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -68,13 +76,14 @@ pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, 
                 continue;
             }
         };
-        let Some(place) = gate.admit(peer.ip()) else { continue };
+        let Some(place) = gate.admit(source.ip()) else { continue };
         let (tls, router, stop, running) = (tls.clone(), router.clone(), stop.clone(), running.clone());
         tasks::spawn("connection", async move {
             let _running = running;
             prepare(&socket);
             if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
-                serve_connection(stream, router, place, stop).await;
+                let peer = peer(stream.get_ref().1, place);
+                serve_connection(stream, router, peer, stop).await;
             }
         });
     }
@@ -82,6 +91,11 @@ pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, 
     drop(running);
     // Whoever is still there after the drain ends with the process.
     let _ = timeout(DRAIN, ended.recv()).await;
+}
+
+/// The peer of a listener whose callers prove themselves by their requests.
+pub fn stranger(_: &rustls::ServerConnection, place: Arc<Place>) -> Arc<Place> {
+    place
 }
 
 /// Serves plain HTTP on a loopback listener until told to stop.

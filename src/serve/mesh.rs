@@ -93,7 +93,8 @@ fn nothing_told() -> Refused {
     problem(404, "not_found", "there is no list", "this node has no scope yet", "register first")
 }
 
-fn crowded() -> Refused {
+/// The refusal of a connection beyond those that a node may have.
+pub fn crowded() -> Refused {
     let detail = format!("the node has {} connections already", crate::limits::CONNECTIONS_PER_NODE);
     problem(429, "too_many_requests", "the connection was refused", detail, "use the connections there are")
 }

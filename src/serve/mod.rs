@@ -4,6 +4,7 @@ pub mod accept;
 pub mod appliance;
 pub mod found;
 pub mod gate;
+pub mod gateway;
 pub mod http;
 pub mod mesh;
 mod names;

@@ -3,11 +3,11 @@
 use crate::authority::Authority;
 use crate::authority::records::Records;
 use crate::config::Config;
-use crate::serve::accept::{bind, serve_local, serve_tls};
+use crate::serve::accept::{bind, serve_local, serve_tls, stranger};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
 use crate::serve::stop::{self, Stop};
-use crate::serve::{found, mesh, names, operator, own_node, page, tls, verdicts};
+use crate::serve::{found, gateway, mesh, names, operator, own_node, page, tls, verdicts};
 use crate::{clock, files, tasks};
 use anyhow::Context as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -67,19 +67,33 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     // Ports first: a taken one is found out before anything is made.
     let mesh_listener = bind(SocketAddr::new(config.listen, config.ports.mesh))?;
+    let gateway_listener = bind(SocketAddr::new(config.listen, config.ports.gateway))?;
     let page_listener = bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), config.ports.page))?;
     let opened = found::open(dir, config, &dir.join(RECOVERY)).await?;
     let found::Opened { keys, id, handle, advertised, lock, founded: _ } = opened;
     let ready = dir.join("ready");
     files::remove(&ready)?;
-    let acceptor: TlsAcceptor = tls::server_config(keys.tls.certificate.clone(), keys.tls.key.der())?.into();
+    let (leaf, key) = (keys.tls.certificate.clone(), &keys.tls.key);
+    let acceptor: TlsAcceptor = tls::server_config(leaf.clone(), key.der())?.into();
     let pin = keys.pin();
     let records = Records::new(keys.signing.clone(), id);
     let authority = Authority::new(records, keys.ca, clock::boot());
     let since = clock::wall();
     let appliance = Arc::new(Appliance { handle, authority, id, pin, advertised, since });
     let (stopper, stop) = stop::pair();
+    let mutual: TlsAcceptor = gateway::tls_config(appliance.clone(), leaf, key.der())?.into();
     let mut running = vec![
+        tasks::spawn(
+            "gateway listener",
+            serve_tls(
+                gateway_listener,
+                mutual,
+                gateway::router(appliance.clone()),
+                Arc::new(Gate::default()),
+                gateway::Client::of,
+                stop.clone(),
+            ),
+        ),
         tasks::spawn(
             "mesh listener",
             serve_tls(
@@ -87,6 +101,7 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
                 acceptor,
                 mesh::router(appliance.clone(), stop.clone()),
                 Arc::new(Gate::default()),
+                stranger,
                 stop.clone(),
             ),
         ),

@@ -130,7 +130,8 @@ pub struct Presence {
     pub roster_revision: Revision,
     /// The revision of its peer list.
     pub held_revision: Revision,
-    /// SHA-256 of the body of its last accepted register without its envelope: anything else is a reason to register.
+    /// [`content`](crate::wire::peers::RegisterBody::content) of its last accepted register: anything else is a reason to
+    /// register.
     pub registered: state::model::Fingerprint,
 }
 

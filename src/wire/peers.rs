@@ -4,7 +4,7 @@ use crate::wire::enrol::Enrolled;
 use crate::wire::signed::Signed;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use state::model::{Endpoint, FleetId, Millis, Name, NodeId, Revision, SealingKey, WireguardKey};
+use state::model::{Endpoint, Fingerprint, FleetId, Millis, Name, NodeId, Revision, SealingKey, WireguardKey};
 use state::view::records::{Epoch, Protocol};
 
 /// The bearer's name in `Authorization: Bearer <mesh token>`, lower-case as HTTP libraries give it.
@@ -79,6 +79,20 @@ pub struct RegisterBody {
     /// Given only by a machine that is not enrolled yet and knocks on the admission list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knock: Option<Knock>,
+}
+
+impl RegisterBody {
+    /// SHA-256 of what it says without its envelope and without the revisions that it holds: two registers with the
+    /// same one say the same of their node, and a presence may stand for either.
+    pub fn content(&self) -> Fingerprint {
+        let bare = Self {
+            envelope: Envelope { seq: 0, audience: FleetId(uuid::Uuid::nil()), epoch: None },
+            roster_revision: Revision(0),
+            held_revision: Revision(0),
+            ..self.clone()
+        };
+        state::hash_of(b"holdfast/register/v1", &[&state::to_bytes(&bare)])
+    }
 }
 
 /// What a machine imaged ahead of time proposes when it asks to be admitted.

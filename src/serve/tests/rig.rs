@@ -64,7 +64,14 @@ impl Rig {
         let router = mesh::router(appliance.clone(), stop.clone());
         tasks::spawn(
             "mesh listener",
-            accept::serve_tls(listener, acceptor.into(), router, Arc::new(gate::Gate::default()), stop.clone()),
+            accept::serve_tls(
+                listener,
+                acceptor.into(),
+                router,
+                Arc::new(gate::Gate::default()),
+                accept::stranger,
+                stop.clone(),
+            ),
         );
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();

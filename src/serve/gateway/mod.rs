@@ -1,0 +1,163 @@
+//! The gateway: what nodes ask by their client certificates. It shares neither port, authentication nor rights with any
+//! other listener.
+//!
+//! A certificate is looked up at every request, in the state of that moment, so revoking a node is effective on the
+//! next request of a connection that it holds. Commands carry what proves the caller, and the writer checks it again in
+//! the same decision as their effect.
+
+mod verifier;
+
+use crate::authority::body;
+use crate::authority::gateway::{Renewing, identify};
+use crate::authority::receipt::Answer;
+use crate::authority::refusal::{Refused, invalid, problem, too_large};
+use crate::keys;
+use crate::serve::appliance::{Appliance, Change, now};
+use crate::serve::gate::Place;
+use crate::serve::http::{Received, ok, respond};
+use crate::serve::mesh::{crowded, no_route};
+use crate::serve::tls;
+use crate::wire::jobs::{Presence, Renewal};
+use axum::Router;
+use axum::extract::{Extension, Request, State as Shared};
+use axum::routing::post;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::de::DeserializeOwned;
+use state::model::{Fingerprint, NodeId};
+use state::subject::enrolment;
+use state::{Actor, Role, State};
+use std::sync::Arc;
+
+/// What may be asked here. A route that is not in [`Route::ALL`] is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The unchanged heartbeat.
+    Presence,
+    /// The next client certificate.
+    Renew,
+}
+
+impl Route {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Presence, Self::Renew];
+
+    /// Its path.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Presence => "/v1/agent/presence",
+            Self::Renew => "/v1/agent/certificate/renew",
+        }
+    }
+}
+
+/// The other end of a connection: the certificate that it has proven to hold the key of, and its place.
+#[derive(Clone)]
+pub struct Client {
+    certificate: Fingerprint,
+    place: Arc<Place>,
+}
+
+impl Client {
+    /// The client of a connection whose handshake is over.
+    pub fn of(connection: &rustls::ServerConnection, place: Arc<Place>) -> Self {
+        let leaf = connection.peer_certificates().and_then(|chain| chain.first());
+        Self { certificate: keys::pin(leaf.expect("the handshake demands a certificate")), place }
+    }
+}
+
+/// TLS of the gateway listener.
+pub fn tls_config(
+    appliance: Arc<Appliance>,
+    leaf: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+    tls::mutual_config(leaf, key, Arc::new(verifier::Verifier::new(appliance)))
+}
+
+/// The routes of the gateway listener.
+pub fn router(appliance: Arc<Appliance>) -> Router {
+    let serve = |router: Router<Arc<Appliance>>, route: Route| {
+        let handler = move |Shared(appliance): Shared<Arc<Appliance>>,
+                            Extension(client): Extension<Client>,
+                            request: Request| async move {
+            let received = Received::read(request).await;
+            respond(answer(route, appliance, &client, received).await)
+        };
+        router.route(route.path(), post(handler))
+    };
+    Route::ALL.into_iter().fold(Router::new(), serve).fallback(no_route).with_state(appliance)
+}
+
+async fn answer(
+    route: Route,
+    appliance: Arc<Appliance>,
+    client: &Client,
+    received: Received,
+) -> Result<Answer, Refused> {
+    let node = admitted(&appliance, client).await?;
+    let call = Call { appliance, node, client, received };
+    let answer = match route {
+        Route::Presence => return call.presence(),
+        Route::Renew => call.renew().await,
+    }?;
+    call.heard();
+    Ok(answer)
+}
+
+/// The node that calls. Its first use of a new certificate ends the former ones.
+async fn admitted(appliance: &Arc<Appliance>, client: &Client) -> Result<NodeId, Refused> {
+    let state = appliance.handle.state();
+    let node = identify(&state, &client.certificate, now())?;
+    if enrolment::is_successor(&state, &client.certificate) {
+        let command = enrolment::Command::UseCertificate { certificate: client.certificate };
+        let change = Change::new(command.into(), Actor::Node { id: node }, Role::Node, None, axum::body::Bytes::new());
+        appliance.change(change, |_| Ok(ok(&crate::wire::operator::Nothing {}))).await?;
+    }
+    if client.place.prove(node) { Ok(node) } else { Err(crowded()) }
+}
+
+/// One call of a node.
+struct Call<'a> {
+    appliance: Arc<Appliance>,
+    node: NodeId,
+    client: &'a Client,
+    received: Received,
+}
+
+impl Call<'_> {
+    fn state(&self) -> Arc<State> {
+        self.appliance.handle.state()
+    }
+
+    fn body<T: DeserializeOwned>(&self) -> Result<T, Refused> {
+        body::parse(self.received.body.as_deref().ok_or_else(too_large)?).map_err(invalid)
+    }
+
+    fn heard(&self) {
+        let now = now();
+        let presence = &mut self.appliance.authority.soft().presence;
+        presence.hear(self.node, self.client.place.source(), now.boot, now.wall);
+    }
+
+    fn presence(&self) -> Result<Answer, Refused> {
+        let said: Presence = self.body()?;
+        let source = self.client.place.source();
+        let seen = self.appliance.authority.presence(&self.state(), self.node, source, &said, now());
+        seen.map(|seen| ok(&seen)).ok_or_else(gone)
+    }
+
+    async fn renew(&self) -> Result<Answer, Refused> {
+        let asked: Renewal = self.body()?;
+        let authority = &self.appliance.authority;
+        let Renewing { command, renewed, claim } =
+            authority.renewal(self.node, self.client.certificate, &asked, now())?;
+        let request = self.received.body.clone().unwrap_or_default();
+        let change = Change::new(command, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
+        self.appliance.change(change, move |_| Ok(ok(&renewed))).await
+    }
+}
+
+/// The node went while its request was being looked at.
+fn gone() -> Refused {
+    problem(503, "busy", "the request was not answered", "the node has just changed", "ask again in a moment")
+}
