@@ -37,7 +37,7 @@ impl Server {
         let gate = Arc::new(gate::Gate::default());
         let config = tls::server_config(keys.tls.certificate.clone(), keys.tls.key.der()).unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(config);
-        crate::tasks::spawn("test server", accept::serve_tls(listener, acceptor, router, gate, stop));
+        crate::tasks::spawn("test server", accept::serve_tls(listener, acceptor, router, gate, accept::stranger, stop));
         let endpoint = format!("localhost:{port}").parse().unwrap();
         Self { endpoint, pin: keys.pin(), seen, _stopper: stopper, _dir: dir }
     }
