@@ -1,5 +1,6 @@
 //! The real stack on loopback: TLS, accept loop, routes, authority, writer and store.
 
 mod changes;
+mod gateway;
 mod hostile;
 mod rig;

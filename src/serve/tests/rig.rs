@@ -3,7 +3,7 @@
 use crate::config::{Settings, resolve};
 use crate::serve::appliance::Appliance;
 use crate::serve::stop::Stopper;
-use crate::serve::{accept, found, gate, mesh, operator, stop, tls};
+use crate::serve::{accept, found, gate, gateway, mesh, operator, stop, tls};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::operator::Minted;
 use crate::wire::peers::*;
@@ -14,7 +14,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::Signer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -27,6 +28,7 @@ use uuid::Uuid;
 pub(super) struct Rig {
     pub(super) appliance: Arc<Appliance>,
     pub(super) address: SocketAddr,
+    pub(super) gateway: SocketAddr,
     socket: PathBuf,
     _stopper: Stopper,
     _lock: crate::files::Lock,
@@ -48,7 +50,10 @@ impl Rig {
         let opened = found::open(&state, &config, &state.join("recovery.txt")).await.unwrap();
         let listener = accept::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
-        let acceptor = tls::server_config(opened.keys.tls.certificate.clone(), opened.keys.tls.key.der()).unwrap();
+        let gateway_listener = accept::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let gateway = gateway_listener.local_addr().unwrap();
+        let (leaf, key) = (opened.keys.tls.certificate.clone(), opened.keys.tls.key.der());
+        let acceptor = tls::server_config(leaf.clone(), key.clone_key()).unwrap();
         let pin = opened.keys.pin();
         let records = crate::authority::records::Records::new(opened.keys.signing.clone(), opened.id);
         let authority = crate::authority::Authority::new(records, opened.keys.ca, clock::boot());
@@ -73,10 +78,22 @@ impl Rig {
                 stop.clone(),
             ),
         );
+        let mutual = gateway::tls_config(appliance.clone(), leaf, key).unwrap();
+        tasks::spawn(
+            "gateway listener",
+            accept::serve_tls(
+                gateway_listener,
+                mutual.into(),
+                gateway::router(appliance.clone()),
+                Arc::new(gate::Gate::default()),
+                gateway::Client::of,
+                stop.clone(),
+            ),
+        );
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();
         tasks::spawn("operator", accept::serve_local(local, operator::router(appliance.clone()), stop.clone()));
-        Self { appliance, address, socket, _stopper: stopper, _lock: opened.lock, dir }
+        Self { appliance, address, gateway, socket, _stopper: stopper, _lock: opened.lock, dir }
     }
 
     /// What an operator is told.
@@ -121,7 +138,17 @@ impl Rig {
         let dir = self.dir.path().join(hex::encode(entropy::bytes::<8>()));
         let keys = keys::NodeKeys::make(&dir).unwrap();
         let request = keys::ClientKey::make(&dir).unwrap().request();
-        Machine { keys, request, http: self.client(), url: self.url(""), bearer: String::new(), seq: 0 }
+        let key = std::fs::read(dir.join("client.key")).unwrap();
+        Machine {
+            keys,
+            request,
+            key: PrivateKeyDer::from_pem_slice(&key).unwrap(),
+            certificate: Vec::new(),
+            http: self.client(),
+            url: self.url(""),
+            bearer: String::new(),
+            seq: 0,
+        }
     }
 
     /// A machine that has joined.
@@ -130,7 +157,9 @@ impl Rig {
         let mut machine = self.machine();
         let (status, said) = machine.enrol(&token).await;
         assert_eq!(status, 200, "{said}");
-        machine.bearer = serde_json::from_str::<Enrolled>(&said).unwrap().mesh_token;
+        let enrolled = serde_json::from_str::<Enrolled>(&said).unwrap();
+        machine.bearer = enrolled.mesh_token;
+        machine.certificate = vec![CertificateDer::from_pem_slice(enrolled.client_certificate.as_bytes()).unwrap()];
         machine
     }
 
@@ -141,11 +170,13 @@ impl Rig {
 
 pub(super) struct Machine {
     pub(super) keys: keys::NodeKeys,
-    request: Vec<u8>,
+    pub(super) request: Vec<u8>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) certificate: Vec<CertificateDer<'static>>,
     pub(super) http: reqwest::Client,
-    url: String,
+    pub(super) url: String,
     pub(super) bearer: String,
-    seq: u64,
+    pub(super) seq: u64,
 }
 
 impl Machine {
@@ -237,6 +268,54 @@ pub(super) async fn line(stream: &mut reqwest::Response) -> Option<PeerList> {
 
 pub(super) fn past(ms: u64) -> Millis {
     Millis(clock::wall().0 - ms)
+}
+
+impl Rig {
+    /// How a machine's TLS is set up for the gateway.
+    pub(super) fn mutual(&self, machine: &Machine) -> ClientConfig {
+        mutual_config(self.appliance.pin, machine.certificate.clone(), machine.key.clone_key())
+    }
+
+    /// A client of the gateway, with its own connections.
+    pub(super) fn gateway_client(&self, machine: &Machine) -> reqwest::Client {
+        reqwest::Client::builder()
+            .tls_backend_preconfigured(self.mutual(machine))
+            .http1_only()
+            .no_proxy()
+            .resolve("appliance.test", self.gateway)
+            .build()
+            .unwrap()
+    }
+
+    /// What the gateway says.
+    pub(super) async fn ask(&self, http: &reqwest::Client, path: &str, body: Vec<u8>) -> Said {
+        let url = format!("https://appliance.test:{}{path}", self.gateway.port());
+        let response = http.post(url).body(body).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// The appliance's CA.
+    pub(super) fn ca(&self) -> keys::CertificateAuthority {
+        let dir = self.dir.path().join("appliance");
+        keys::CertificateAuthority::read(&dir.join("ca.crt"), &dir.join("ca.key")).unwrap()
+    }
+}
+
+pub(super) fn mutual_config(
+    pin: Fingerprint,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pinned(pin)))
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
 }
 
 pub(super) fn client_config(pin: Fingerprint) -> ClientConfig {

@@ -1,0 +1,248 @@
+//! The gateway: who gets in by which certificate, and until when.
+
+use super::rig::*;
+use crate::wire::jobs::{Presence, Renewal, Renewed, Seen};
+use crate::wire::peers::RegisterBody;
+use crate::{clock, keys};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use state::model::{Fingerprint, Millis, NodeId, Revision};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use uuid::Uuid;
+
+const PRESENCE: &str = "/v1/agent/presence";
+const RENEW: &str = "/v1/agent/certificate/renew";
+
+fn presence_of(registered: Fingerprint) -> Presence {
+    Presence { instance: Uuid::from_u128(1), roster_revision: Revision(1), held_revision: Revision(2), registered }
+}
+
+fn presence() -> Vec<u8> {
+    state::to_bytes(&presence_of(Fingerprint::from_bytes([0; 32])))
+}
+
+fn renewal(request: &[u8]) -> Vec<u8> {
+    state::to_bytes(&Renewal { certificate_request: STANDARD.encode(request) })
+}
+
+async fn handshake(rig: &Rig, config: rustls::ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+    let socket = TcpStream::connect(rig.gateway).await?;
+    let name = ServerName::try_from("appliance.test").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, socket).await
+}
+
+/// How a handshake ends whose client certificate is not good.
+async fn refusal(rig: &Rig, config: rustls::ClientConfig) -> String {
+    let mut stream = match handshake(rig, config).await {
+        Ok(stream) => stream,
+        Err(error) => return error.to_string(),
+    };
+    // The server's refusal comes after the client has finished its side.
+    let _ = stream
+        .write_all(b"POST /v1/agent/presence HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+        .await;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer).await {
+        Ok(_) => String::from_utf8(answer).unwrap(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unchanged_heartbeat_is_known_by_its_last_register() {
+    let rig = Rig::new().await;
+    let mut node = rig.joined("web-1").await;
+    let http = rig.gateway_client(&node);
+    let fleet = rig.appliance.handle.state().fleet().unwrap().id;
+    let seen = async |presence: &Presence| {
+        let (status, said) = rig.ask(&http, PRESENCE, state::to_bytes(presence)).await;
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str::<Seen>(&said).unwrap()
+    };
+    let body: RegisterBody = node.register_body(fleet);
+    let known = presence_of(body.content());
+    assert!(seen(&known).await.register, "it has never registered here");
+    let (status, said) = node.send("POST", "/v1/peers/register", state::to_bytes(&body), None).await;
+    assert_eq!(status, 200, "{said}");
+    let before = rig.revision();
+    let told = seen(&known).await;
+    assert!(!told.register);
+    assert_eq!((told.fleet, told.revision), (fleet, rig.revision()));
+    assert!(seen(&presence_of(Fingerprint::from_bytes([1; 32]))).await.register);
+    assert!(seen(&Presence { instance: Uuid::from_u128(2), ..known.clone() }).await.register);
+    assert!(seen(&Presence { roster_revision: Revision(0), ..known.clone() }).await.register);
+    assert_eq!(rig.revision(), before, "a heartbeat writes nothing");
+    let id = rig.appliance.handle.state().nodes.by_name[&state::model::Name::new("web-1").unwrap()];
+    assert!(rig.appliance.authority.soft().presence.is_live(id, clock::boot()));
+    let text = String::from_utf8(state::to_bytes(&known)).unwrap();
+    for bad in ["", "{}", &text.replacen('{', "{\"x\":1,", 1), &(text.clone() + "{}")] {
+        assert_eq!(code(&rig.ask(&http, PRESENCE, bad.as_bytes().to_vec()).await), (400, "invalid".into()), "{bad}");
+    }
+    let large = vec![b' '; crate::limits::BODY + 1];
+    assert_eq!(code(&rig.ask(&http, PRESENCE, large).await), (413, "too_large".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_renewed_and_the_former_one_ends_with_the_first_use_of_the_next() {
+    let rig = Rig::new().await;
+    let node = rig.joined("web-1").await;
+    let http = rig.gateway_client(&node);
+    let fresh = rig.machine();
+    let first = rig.ask(&http, RENEW, renewal(fresh.csr())).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let revision = rig.revision();
+    assert_eq!(rig.ask(&http, RENEW, renewal(fresh.csr())).await, first, "a lost answer is given again, to the byte");
+    assert_eq!(rig.revision(), revision);
+    let renewed: Renewed = serde_json::from_str(&first.1).unwrap();
+    let next =
+        Machine { certificate: vec![CertificateDer::from_pem_slice(renewed.certificate.as_bytes()).unwrap()], ..fresh };
+    assert_eq!(rig.ask(&http, PRESENCE, presence()).await.0, 200, "good until the next one has been used");
+    let successor = rig.gateway_client(&next);
+    assert_eq!(rig.ask(&successor, PRESENCE, presence()).await.0, 200);
+    let retired = rig.ask(&http, PRESENCE, presence()).await;
+    assert_eq!(code(&retired), (401, "certificate_refused".into()));
+    let (status, _) = rig.operator("POST", "/v1/admission/revoke", &serde_json::json!({"who": "web-1"}), None).await;
+    assert_eq!(status, 200);
+    assert_eq!(rig.ask(&successor, PRESENCE, presence()).await, retired, "at once, on a held connection");
+    assert_eq!(rig.ask(&rig.gateway_client(&next), PRESENCE, presence()).await, retired, "and on a new one");
+    assert_eq!(rig.ask(&successor, RENEW, renewal(next.csr())).await, retired);
+    let now = clock::wall();
+    let ca = rig.ca();
+    let unknown = ca.issue(next.csr(), NodeId(Uuid::from_u128(5)), past(1000), now.plus(60_000)).unwrap();
+    let unknown =
+        Machine { certificate: vec![CertificateDer::from_pem_slice(unknown.pem.as_bytes()).unwrap()], ..next };
+    assert_eq!(rig.ask(&rig.gateway_client(&unknown), PRESENCE, presence()).await, retired, "never recorded");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_of_no_authority_of_the_roster_ends_in_the_handshake() {
+    let rig = Rig::new().await;
+    let node = rig.joined("web-1").await;
+    let other_dir = tempfile::tempdir().unwrap();
+    let elsewhere = keys::ApplianceKeys::make(&other_dir.path().join("elsewhere")).unwrap();
+    let id = rig.appliance.handle.state().nodes.by_name[&state::model::Name::new("web-1").unwrap()];
+    let now = clock::wall();
+    let issued = |ca: &keys::CertificateAuthority, from: Millis, to: Millis| {
+        let issued = ca.issue(node.csr(), id, from, to).unwrap();
+        vec![CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap()]
+    };
+    let pin = rig.appliance.pin;
+    let with = |chain| mutual_config(pin, chain, node.key.clone_key());
+    let strangers = [
+        with(issued(&elsewhere.ca, past(1000), now.plus(60_000))),
+        mutual_config(pin, vec![elsewhere.tls.certificate.clone()], elsewhere.tls.key.der()),
+        with(issued(&rig.ca(), past(60_000), past(10_000))),
+        with(issued(&rig.ca(), now.plus(600_000), now.plus(700_000))),
+        with([node.certificate.clone(), vec![elsewhere.ca.certificate().clone()]].concat()),
+        with([node.certificate.clone(), vec![rig.ca().certificate().clone(); 40]].concat()),
+    ];
+    for (n, config) in strangers.into_iter().enumerate() {
+        assert_eq!(refusal(&rig, config).await, "received fatal alert: AccessDenied", "{n}");
+    }
+    assert_eq!(refusal(&rig, client_config(pin)).await, "received fatal alert: CertificateRequired");
+    // Somebody else's key under the node's certificate.
+    let impostor = rig.machine();
+    let provider = rustls::crypto::ring::default_provider();
+    let key = provider.key_provider.load_private_key(impostor.key.clone_key()).unwrap();
+    let stolen = Arc::new(rustls::sign::CertifiedKey::new(node.certificate.clone(), key));
+    let mut config = client_config(pin);
+    config.client_auth_cert_resolver = Arc::new(rustls::sign::SingleCertAndKey::from(stolen));
+    assert_eq!(refusal(&rig, config).await, "received fatal alert: DecryptError");
+    let mut other_protocol = rig.mutual(&node);
+    other_protocol.alpn_protocols = vec![b"h2".to_vec()];
+    assert_eq!(refusal(&rig, other_protocol).await, "received fatal alert: NoApplicationProtocol");
+    assert_eq!(rig.ask(&rig.gateway_client(&node), PRESENCE, presence()).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_resumed() {
+    let rig = Rig::new().await;
+    let node = rig.joined("web-1").await;
+    // One configuration, so one store of sessions, as a client that would resume has it.
+    let config = rig.mutual(&node);
+    for _ in 0..3 {
+        let mut stream = handshake(&rig, config.clone()).await.unwrap();
+        let body = String::from_utf8(presence()).unwrap();
+        let head = format!(
+            "POST {PRESENCE} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let kind = stream.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(rustls::HandshakeKind::Full));
+        assert_eq!(stream.get_ref().1.tls13_tickets_received(), 0);
+    }
+    let (status, _) = rig.operator("POST", "/v1/admission/revoke", &serde_json::json!({"who": "web-1"}), None).await;
+    assert_eq!(status, 200);
+    let said = refusal(&rig, config).await;
+    assert!(said.starts_with("HTTP/1.1 401") && said.contains("certificate_refused"), "{said}");
+}
+
+/// Strangers that begin handshakes and stop, and strangers with a thousand certificates, while a node beats on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_handshakes_and_chain_bombs_delay_no_heartbeat() {
+    const HALF_OPEN: usize = 500;
+    let rig = Arc::new(Rig::new().await);
+    let node = rig.joined("web-1").await;
+    let http = rig.gateway_client(&node);
+    assert_eq!(rig.ask(&http, PRESENCE, presence()).await.0, 200);
+    let mut silent = Vec::new();
+    for n in 0..HALF_OPEN {
+        let socket = TcpSocket::new_v4().unwrap();
+        let source = if n % 2 == 0 { "127.0.0.2:0" } else { "127.0.0.3:0" };
+        socket.bind(source.parse().unwrap()).unwrap();
+        let mut stream = socket.connect(rig.gateway).await.unwrap();
+        // The head of a client hello, and no more of it.
+        stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]).await.unwrap();
+        silent.push(stream);
+    }
+    let ca = rig.ca();
+    let bomb = mutual_config(
+        rig.appliance.pin,
+        [node.certificate.clone(), vec![ca.certificate().clone(); 150]].concat(),
+        node.key.clone_key(),
+    );
+    let bombing = crate::tasks::spawn("bombs", {
+        let rig = rig.clone();
+        async move {
+            let mut thrown = 0;
+            loop {
+                let throws = (0..8).map(|_| refusal(&rig, bomb.clone()));
+                for said in futures_util::future::join_all(throws).await {
+                    assert!(said.starts_with("received fatal alert"), "{said}");
+                    thrown += 1;
+                }
+                if thrown >= 200 {
+                    return thrown;
+                }
+            }
+        }
+    });
+    let mut took = Vec::new();
+    let begin = clock::boot();
+    while clock::boot() - begin < Duration::from_secs(4) {
+        let at = clock::boot();
+        assert_eq!(rig.ask(&http, PRESENCE, presence()).await.0, 200);
+        took.push(clock::boot() - at);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    took.sort();
+    let p99 = took[took.len() * 99 / 100];
+    assert!(p99 < Duration::from_secs(1), "p99 {p99:?} of {}", took.len());
+    assert!(bombing.await.unwrap().unwrap() >= 200);
+    for stream in &mut silent {
+        let mut byte = [0];
+        let ended = tokio::time::timeout(Duration::from_secs(8), stream.read(&mut byte)).await.unwrap();
+        assert_eq!(ended.unwrap_or(0), 0, "cut off at the handshake's deadline");
+    }
+}
