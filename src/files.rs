@@ -156,6 +156,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     rustix::fs::fsync(&dir).map_err(io(path, "syncing its directory"))
 }
 
+/// Moves a file to another name in its directory, replacing what has it.
+pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    let (dir, name) = split(from)?;
+    let (_, next) = split(to)?;
+    renameat(&dir, name, &dir, next).map_err(io(to, "replacing"))?;
+    rustix::fs::fsync(&dir).map_err(io(to, "syncing its directory"))
+}
+
 /// Opens a private log file (0600) to be written at its end; begun anew when it is larger than `limit` bytes.
 pub fn log(path: &Path, limit: u64) -> Result<File, FileError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;

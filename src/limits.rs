@@ -130,3 +130,28 @@ pub const CONFIRMED_KEPT: Duration = Duration::from_secs(60);
 pub const CLOSE_POLL: Duration = Duration::from_millis(5);
 /// How many such looks: three seconds.
 pub const CLOSE_POLLS: u32 = 600;
+
+/// Between two questions of a lane that has no work; jittered by a tenth. Two lanes of 1,000 nodes ask 1,000 times a second.
+pub const LEASE_POLL: Duration = Duration::from_secs(2);
+/// A lease is renewed so long after the last renewal was sent: twice within its 45 s, and once more for a lost answer.
+pub const LEASE_RENEW: Duration = Duration::from_secs(15);
+/// Between two attempts at a renewal that has no answer.
+pub const LEASE_RENEW_AGAIN: Duration = Duration::from_secs(2);
+/// Work is ended so long before its lease does: killing all of it takes [`GROUP_END`] at most.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// A question for work that has no answer is asked again for so long; a lease given to it has run since, so later is too late.
+pub const LEASE_ASK_AGAIN: Duration = Duration::from_secs(25);
+/// The first pause of a lane after a failed question; doubled up to [`RETRY_MAX`].
+pub const LEASE_RETRY_MIN: Duration = Duration::from_millis(250);
+/// From killing the processes of an attempt to seeing none of them.
+pub const GROUP_END: Duration = Duration::from_secs(3);
+/// Both lanes, from the order to end: 5 s for the agent in all.
+pub const LANES_END: Duration = Duration::from_secs(4);
+/// What is kept of the processes of one attempt, bytes.
+pub const WORK_RECORD: u64 = 16 * 1024;
+/// Jobs whose highest attempt a node remembers: far more than can be open at a time.
+pub const FENCED_JOBS: usize = 1024;
+/// The file of them, bytes: each takes about fifty.
+pub const FENCE_FILE: u64 = 1024 * 1024;
+/// The longest pause between two attempts at renewing a client certificate, which has a third of its life for them.
+pub const CERTIFICATE_RETRY: Duration = Duration::from_secs(300);

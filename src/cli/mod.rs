@@ -68,6 +68,9 @@ enum Command {
     Join(join::Arguments),
     /// Run this node's tunnel, resolver and proxies; the agent starts it
     Dataplane,
+    /// Do the job on standard input; the agent starts it
+    #[command(hide = true)]
+    Work,
     /// This machine as a node
     #[command(subcommand)]
     Agent(agent::Command),
@@ -137,6 +140,11 @@ fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
         Command::Dataplane => {
             globals.only(&["--state"])?;
             Ok(crate::dataplane::main(globals.dir()?)?)
+        }
+        Command::Work => {
+            globals.only(&[])?;
+            output::line(&crate::node::jobs::apart(std::io::stdin().lock())?);
+            Ok(())
         }
         Command::Agent(command) => agent::run(command, &globals),
         Command::Service(command) => asking(service::run(command, &globals)),

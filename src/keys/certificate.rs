@@ -34,9 +34,23 @@ impl P256Key {
             Err(KeyError::File(error)) if files::is_absent(&error) => {}
             other => return other,
         }
-        let made = Self(KeyPair::generate().expect("the ring provider makes P-256 keys"));
-        files::create_once(path, Zeroizing::new(made.0.serialize_pem()).as_bytes())?;
+        files::create_once(path, Self::generate().pem().as_bytes())?;
         Self::read(path)
+    }
+
+    /// A fresh key, in memory alone.
+    pub fn generate() -> Self {
+        Self(KeyPair::generate().expect("the ring provider makes P-256 keys"))
+    }
+
+    /// As its file has it.
+    pub(super) fn pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.0.serialize_pem())
+    }
+
+    /// Whether a certificate, in PEM, is this key's.
+    pub(super) fn is_key_of(&self, certificate: &str) -> bool {
+        CertificateDer::from_pem_slice(certificate.as_bytes()).is_ok_and(|der| is_for(&der, self))
     }
 
     /// The key of a PEM file.
@@ -218,7 +232,7 @@ fn create_self_signed(path: &Path, params: &CertificateParams, key: &P256Key) ->
     Ok(())
 }
 
-fn absent(path: &Path) -> Result<bool, KeyError> {
+pub(super) fn absent(path: &Path) -> Result<bool, KeyError> {
     match files::read(path, CERTIFICATE_FILE) {
         Ok(_) => Ok(false),
         Err(error) if files::is_absent(&error) => Ok(true),

@@ -6,12 +6,14 @@
 
 mod appliance;
 mod certificate;
+mod client;
 mod node;
 mod recovery;
 
 pub use appliance::{ApplianceKeys, fingerprint};
 pub use certificate::{CertificateAuthority, IssuedCertificate, P256Key, TlsIdentity, pin};
-pub use node::{ClientKey, NodeKeys, PublicHalves};
+pub use client::{ClientIdentity, ClientKey, NextClientKey};
+pub use node::{NodeKeys, PublicHalves};
 pub use recovery::{check_recovery, make_recovery};
 
 use crate::files::{self, FileError};

@@ -1,6 +1,6 @@
-//! What a node holds: its id and three private keys for three uses, and a fourth for each client certificate.
+//! What a node holds: its id and three private keys for three uses. The fourth, of its client certificate, is in
+//! `client.rs`.
 
-use super::certificate::P256Key;
 use super::{KeyError, Role, claim, expect, make_bytes, make_ed25519, read_bytes, read_ed25519};
 use crate::files;
 use ed25519_dalek::SigningKey as Ed25519;
@@ -86,20 +86,5 @@ impl NodeKeys {
             Some(kept) if kept == id => Ok(()),
             Some(_) | None => Err(KeyError::Malformed { path, problem: "names another node than the appliance does" }),
         }
-    }
-}
-
-/// The key of the client certificate, `client.key` (PEM).
-pub struct ClientKey(P256Key);
-
-impl ClientKey {
-    /// The key, made first where there is none: a repeated `join` asks with the same one.
-    pub fn make(dir: &Path) -> Result<Self, KeyError> {
-        P256Key::make(&dir.join("client.key")).map(Self)
-    }
-
-    /// The DER of a certificate request (PKCS #10) for it.
-    pub fn request(&self) -> Vec<u8> {
-        self.0.request()
     }
 }

@@ -3,15 +3,18 @@
 
 use crate::keys::NodeKeys;
 use crate::node::agent::{Agent, Identity, Input, Moment, Outcome, Output};
+use crate::node::certificate;
 use crate::node::claims::Claims;
-use crate::node::client::{Appliances, Client, Sequence, Signer};
+use crate::node::client::{Appliances, CallError, Client, Sequence, Signer};
 use crate::node::directory::{Directory, NodeFile};
 use crate::node::failure::Failure;
+use crate::node::gateway::{Gateway, Gateways};
 use crate::node::held::Held;
 use crate::node::join::{local_endpoints, underlay};
 use crate::node::kernel::underlay::Underlay;
 use crate::node::kernel::wireguard::Backend;
 use crate::node::knock::knock;
+use crate::node::lanes::{Fence, Groups, Lanes, Setting};
 use crate::node::reconcile::Reconciler;
 use crate::node::socket::{self, Call};
 use crate::node::trust::Trust;
@@ -104,6 +107,11 @@ struct Shell {
     agent: Agent,
     signer: Arc<Signer>,
     client: Arc<Client>,
+    /// The roster's gateways, for whoever makes the client of them.
+    gateways: watch::Sender<Gateways>,
+    /// The gateway's client, while this node holds a certificate.
+    gateway: watch::Receiver<Option<Arc<Gateway>>>,
+    lanes: Option<Lanes>,
     stream: Option<JoinHandle<Option<()>>>,
     inputs: mpsc::Sender<Input>,
     arriving: mpsc::Receiver<Input>,
@@ -131,6 +139,8 @@ impl Shell {
         let signer = Signer::new(keys.signing, Some(directory.mesh_token()?), Sequence::open(dir)?);
         let signer = Arc::new(signer);
         let client = Arc::new(Client::new(Appliances::from(trust.roster()), signer.clone()));
+        let (gateways, known) = watch::channel(Gateways::from(trust.roster()));
+        let (holding, gateway) = watch::channel(None);
         let reconciler = Reconciler::new(dir, id).await.map_err(|error| Failure::local(WHAT, error))?;
         let identity = Identity {
             own: Own {
@@ -155,12 +165,16 @@ impl Shell {
         let (upkeep, seen) = Upkeep::new(dir.to_owned(), node.ifname.clone(), reconciler);
         tasks::spawn("upkeep", upkeep.run(asked));
         socket::serve(&directory.file(socket::NAME), call, asks.clone())?;
+        tasks::spawn("certificate", certificate::keep(dir.to_owned(), known, holding));
         Ok(Self {
             directory: directory.clone(),
             node,
             agent,
             signer,
             client,
+            gateways,
+            gateway,
+            lanes: None,
             stream: None,
             inputs,
             arriving,
@@ -176,6 +190,14 @@ impl Shell {
 
     /// Until a signal, `agent down`, leaving, or something of somebody else in the way of the start.
     async fn run(mut self, end: &mut End) -> Result<(), Failure> {
+        let ended = self.obey_all(end).await;
+        if let Some(lanes) = self.lanes.take() {
+            lanes.end().await;
+        }
+        ended
+    }
+
+    async fn obey_all(&mut self, end: &mut End) -> Result<(), Failure> {
         self.take(Input::Started).await;
         loop {
             let nap = self.agent.deadline().saturating_sub(clock::boot()).min(NAP);
@@ -188,6 +210,7 @@ impl Shell {
                     }
                 }
                 Ok(()) = self.seen.changed() => self.look().await?,
+                Ok(()) = self.gateway.changed() => self.take(Input::Certified).await,
                 () = tokio::time::sleep(nap) => self.take(Input::Tick).await,
             }
         }
@@ -206,6 +229,13 @@ impl Shell {
             Output::Register(body) => {
                 let client = self.client.clone();
                 self.fetch("register", async move { Input::Registered(client.register(*body).await.map(Box::new)) });
+            }
+            Output::Present(presence) => {
+                let gateway = self.gateway.borrow().clone();
+                self.fetch("presence", async move {
+                    let none = || CallError::Unreachable("this node holds no client certificate".into());
+                    Input::Presented(async { gateway.ok_or_else(none)?.presence(&presence).await }.await)
+                });
             }
             Output::List => {
                 let client = self.client.clone();
@@ -236,7 +266,10 @@ impl Shell {
             Output::KeepPeers => self.kept(self.directory.keep_peers(&self.agent.report().held.write())),
             Output::KeepRoster(roster) => {
                 self.kept(self.directory.keep_roster(&roster));
-                let appliances = Appliances::from(self.agent.report().trust.roster());
+                let roster = self.agent.report().trust.roster();
+                let appliances = Appliances::from(roster);
+                let gateways = Gateways::from(roster);
+                self.gateways.send_if_modified(|known| std::mem::replace(known, gateways.clone()) != gateways);
                 self.client = Arc::new(Client::new(appliances, self.signer.clone()));
             }
             Output::KeepClaims(claims) => self.kept(self.directory.keep_claims(&claims)),
@@ -294,6 +327,7 @@ impl Shell {
         }
         if seen.up && !self.ready {
             self.ready = true;
+            self.lanes = self.start_lanes();
             let name = &self.node.name;
             tracing::info!("the mesh is up: {name} on {}", self.node.ifname);
             files::replace(&self.directory.file("ready"), b"ready\n")?;
@@ -302,6 +336,33 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    /// The lanes come last of all that a node starts. Without them the rest goes on.
+    fn start_lanes(&self) -> Option<Lanes> {
+        let dir = self.directory.path();
+        let node = self.node.node?;
+        let groups = Groups::open(dir, node).map_err(|error| error.to_string());
+        let fence = Fence::open(dir).map_err(|error| error.to_string());
+        match groups.and_then(|groups| Ok((groups, fence?))) {
+            Ok((groups, fence)) => {
+                if !groups.are_tight() {
+                    tracing::warn!("work is ended less surely here: cgroup version 2 cannot be written");
+                }
+                Some(Lanes::start(Setting {
+                    gateway: self.gateway.clone(),
+                    groups,
+                    fence: fence.into(),
+                    asks: self.asks.clone(),
+                    program: "/proc/self/exe".into(),
+                    capabilities: BTreeMap::new(),
+                }))
+            }
+            Err(error) => {
+                tracing::error!("this node takes no jobs until its agent is restarted: {error}");
+                None
+            }
+        }
     }
 
     /// Obeys the operator. True if the agent is to end.

@@ -30,6 +30,23 @@ pub(super) enum Ask {
     Plan(oneshot::Sender<Result<Vec<String>, Failure>>),
     /// All peers as the tunnel has them.
     Peers(oneshot::Sender<BTreeMap<WireguardKey, PeerSeen>>),
+    /// For a job: make the machine as wanted and say what is not. Ends a withdrawal.
+    Ensure(oneshot::Sender<Result<Vec<String>, Failure>>),
+    /// For a job: what is not as wanted, one line a step.
+    Check(oneshot::Sender<Result<Vec<String>, Failure>>),
+    /// For a job: take everything down until the agent starts again or is to ensure it.
+    Withdraw(oneshot::Sender<Result<(), Failure>>),
+}
+
+impl Ask {
+    /// Whether whoever asked has gone: a job whose lease was lost must have no effect any more.
+    fn given_up(&self) -> bool {
+        match self {
+            Self::Ensure(reply) | Self::Check(reply) => reply.is_closed(),
+            Self::Withdraw(reply) => reply.is_closed(),
+            Self::Up(_) | Self::Down(_) | Self::Plan(_) | Self::Peers(_) => false,
+        }
+    }
 }
 
 /// How the machine is, as far as it was last looked at.
@@ -53,6 +70,8 @@ pub(super) struct Upkeep {
     wanted: Option<Wanted>,
     /// What the data plane with this process id was told.
     told: Option<(u32, Told)>,
+    /// What is wanted again once a withdrawal ends; none while the mesh is not withdrawn.
+    withdrawn: Option<Option<Wanted>>,
     /// Whether this run has already made sure that nothing of somebody else stands in the way.
     clear: bool,
     seen: watch::Sender<Seen>,
@@ -62,7 +81,7 @@ impl Upkeep {
     /// Nothing is made yet.
     pub(super) fn new(dir: PathBuf, ifname: String, reconciler: Reconciler) -> (Self, watch::Receiver<Seen>) {
         let (seen, receiver) = watch::channel(Seen::default());
-        (Self { dir, ifname, reconciler, wanted: None, told: None, clear: false, seen }, receiver)
+        (Self { dir, ifname, reconciler, wanted: None, told: None, withdrawn: None, clear: false, seen }, receiver)
     }
 
     /// Runs until the agent is gone.
@@ -96,11 +115,17 @@ impl Upkeep {
     }
 
     async fn answer(&mut self, ask: Ask) {
+        if ask.given_up() {
+            return;
+        }
         match ask {
-            Ask::Up(wanted) => {
-                self.wanted = Some(*wanted);
-                self.converge().await;
-            }
+            Ask::Up(wanted) => match &mut self.withdrawn {
+                Some(later) => *later = Some(*wanted),
+                None => {
+                    self.wanted = Some(*wanted);
+                    self.converge().await;
+                }
+            },
             Ask::Down(reply) => {
                 let down = self.down().await;
                 // Whoever asked may be gone; it is down all the same.
@@ -116,6 +141,25 @@ impl Upkeep {
                 };
                 let _ = reply.send(peers);
             }
+            Ask::Ensure(reply) => {
+                if let Some(wanted) = self.withdrawn.take() {
+                    self.wanted = wanted;
+                }
+                let _ = reply.send(self.ensure().await);
+            }
+            Ask::Check(reply) => {
+                let checked = match &self.wanted {
+                    Some(_) => self.plan().await,
+                    None => Err(nothing_wanted()),
+                };
+                let _ = reply.send(checked);
+            }
+            Ask::Withdraw(reply) => {
+                if self.withdrawn.is_none() {
+                    self.withdrawn = Some(self.wanted.clone());
+                }
+                let _ = reply.send(self.down().await);
+            }
         }
     }
 
@@ -126,6 +170,15 @@ impl Upkeep {
         self.seen.send_modify(|seen| seen.up = false);
         plane::stop(&self.dir).await.map_err(|error| Failure::local(WHAT, format!("{error:#}")))?;
         self.reconciler.withdraw().await.map_err(|error| Failure::local(WHAT, error))
+    }
+
+    async fn ensure(&mut self) -> Result<Vec<String>, Failure> {
+        if self.wanted.is_none() {
+            return Err(nothing_wanted());
+        }
+        self.converge().await;
+        let seen = self.seen.borrow();
+        Ok(seen.problems.iter().chain(&seen.foreign).cloned().collect())
     }
 
     async fn plan(&self) -> Result<Vec<String>, Failure> {
@@ -206,4 +259,9 @@ impl Upkeep {
         self.told = Some((status.pid, told.clone()));
         Ok(status)
     }
+}
+
+fn nothing_wanted() -> Failure {
+    let todo = "it comes up once it holds a peer list, or by a network.ensure job where it was withdrawn";
+    Failure::new("not_up", "the mesh was not looked at", "the mesh of this node is down", todo)
 }

@@ -1,6 +1,10 @@
 //! The agent's decisions, without a socket, a file or a clock: an [`Input`] and the [`Moment`] in, [`Output`]s out.
 //! `run.rs` carries them out.
 
+mod talk;
+
+pub use talk::{Input, Moment, Outcome, Output};
+
 use crate::limits;
 use crate::node::claims::Claims;
 use crate::node::client::CallError;
@@ -8,14 +12,14 @@ use crate::node::failure::Failure;
 use crate::node::held::{Accepted, Extent, Held};
 use crate::node::trust::Trust;
 use crate::node::wanted::{Machine, Own, Resolved, Wanted, host_names, wanted};
+use crate::wire::jobs::{Presence, Seen};
 use crate::wire::operator::Publish;
 use crate::wire::peers::{ClaimVerdict, Envelope, Judged, PeerList, RegisterAnswer, RegisterBody};
 use crate::wire::problem::Problem;
 use crate::wire::signed::Signed;
-use state::model::{Millis, Name, Revision, SealingKey, WireguardKey};
+use state::model::{Fingerprint, Millis, Name, Revision, SealingKey, WireguardKey};
 use state::view::records::Gone;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// How long a start waits for an appliance before the node comes up from what it holds.
@@ -26,106 +30,6 @@ const RETRY_MIN: Duration = Duration::from_millis(250);
 const RESOLVE: Duration = Duration::from_secs(30);
 /// How often the data plane and the disk are told that the list still holds, when nothing else is new.
 const CONFIRM: Duration = Duration::from_secs(60);
-
-/// When an input arrives, and chance to go with it.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// Time since boot: all waiting is measured by it.
-    pub boot: Duration,
-    /// Wall-clock time: for display and ages.
-    pub wall: Millis,
-    /// Uniform over its whole range.
-    pub chance: u32,
-}
-
-/// Something that happened.
-#[derive(Debug)]
-pub enum Input {
-    /// The agent starts. The first input.
-    Started,
-    /// The time of [`Agent::deadline`] has come.
-    Tick,
-    /// A register was answered or failed.
-    Registered(Result<Box<RegisterAnswer>, CallError>),
-    /// The held stream brought changes.
-    Changes(PeerList),
-    /// The held stream ended or could not begin.
-    ChangesEnded,
-    /// A full list was answered or failed.
-    Listed(Result<PeerList, CallError>),
-    /// The machine's addresses or MTU, when they changed.
-    Machine(Machine),
-    /// Where a host name leads; none if it leads nowhere at present, then the old answer stays.
-    Resolved(String, Option<IpAddr>),
-    /// The operator publishes a service. `call` names whom to answer.
-    Publish {
-        /// Who waits.
-        call: u64,
-        /// What is claimed.
-        claim: Publish,
-    },
-    /// The operator withdraws a service.
-    Withdraw {
-        /// Who waits.
-        call: u64,
-        /// The space.
-        space: Name,
-        /// The service.
-        name: Name,
-    },
-}
-
-/// Something to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Register; the client fills in `seq`. The answer comes back as [`Input::Registered`].
-    Register(Box<RegisterBody>),
-    /// Hold the stream of what changes after a revision, in place of the one held.
-    Watch {
-        /// What is known already.
-        after: Revision,
-    },
-    /// Ask for the full list. The answer comes back as [`Input::Listed`].
-    List,
-    /// Look up host names.
-    Resolve(BTreeSet<String>),
-    /// Make the machine so.
-    Up(Box<Wanted>),
-    /// Take the mesh down: this node is no longer of the fleet.
-    Down,
-    /// Keep the list on disk, as [`Agent::report`] has it.
-    KeepPeers,
-    /// Keep the roster on disk, and call the appliances that it names from now on.
-    KeepRoster(Signed),
-    /// Keep the claims on disk.
-    KeepClaims(Vec<Publish>),
-    /// Keep on disk that an appliance has just confirmed what is held.
-    KeepConfirmed(Millis),
-    /// Answer whoever published or withdrew.
-    Answer {
-        /// Who waits.
-        call: u64,
-        /// What became of it.
-        outcome: Outcome,
-    },
-    /// Tell the log, as news.
-    Info(String),
-    /// Tell the log, as something that should not be.
-    Warn(String),
-}
-
-/// What became of a publish or withdraw.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The appliance judged the claim.
-    Judged(ClaimVerdict),
-    /// The claim is gone.
-    Withdrawn,
-    /// No appliance answers; it is kept and will be sent.
-    Stored,
-    /// Not done.
-    Failed(Failure),
-}
 
 /// What the agent knows of itself that never changes while it runs.
 #[derive(Clone, Debug)]
@@ -188,6 +92,12 @@ struct Contact {
     failures: u32,
     /// When an appliance last answered, by this run.
     last: Option<Millis>,
+    /// Whether this node holds a client certificate.
+    certified: bool,
+    /// What the last accepted register of this run said; none if the next heartbeat must be one.
+    said: Option<Fingerprint>,
+    /// What the register that is under way says.
+    saying: Option<Fingerprint>,
 }
 
 #[derive(Default)]
@@ -279,6 +189,8 @@ impl Agent {
                 self.contact.next = at.boot;
             }
             Input::Tick => {}
+            Input::Certified => self.contact.certified = true,
+            Input::Presented(answer) => self.presented(at, answer, &mut out),
             Input::Registered(Ok(answer)) => self.registered(at, *answer, &mut out),
             Input::Registered(Err(error)) => self.not_registered(at, error, &mut out),
             Input::Changes(list) => {
@@ -318,7 +230,19 @@ impl Agent {
     fn due(&mut self, at: Moment, out: &mut Vec<Output>) {
         if self.contact.under_way.is_none() && self.contact.next <= at.boot {
             self.contact.under_way = Some(self.generation);
-            out.push(Output::Register(Box::new(self.register())));
+            let register = self.register();
+            let content = register.content();
+            if self.contact.certified && self.contact.said == Some(content) {
+                out.push(Output::Present(Presence {
+                    instance: register.instance,
+                    roster_revision: register.roster_revision,
+                    held_revision: register.held_revision,
+                    registered: content,
+                }));
+            } else {
+                self.contact.saying = Some(content);
+                out.push(Output::Register(Box::new(register)));
+            }
         }
         if self.stream.retry.is_some_and(|retry| retry <= at.boot) {
             self.watch(out);
@@ -352,21 +276,28 @@ impl Agent {
         }
     }
 
+    /// An unchanged heartbeat was answered. One that was not is no reason for anything but a register, at once.
+    fn presented(&mut self, at: Moment, answer: Result<Seen, CallError>, out: &mut Vec<Output>) {
+        let known = answer.ok().filter(|seen| {
+            !seen.register && seen.fleet == self.trust.roster().fleet && Some(seen.epoch) >= self.held.epoch()
+        });
+        let Some(seen) = known else {
+            self.contact.under_way = None;
+            self.contact.said = None;
+            self.contact.next = at.boot;
+            return;
+        };
+        self.heard(at, seen.revision, out);
+    }
+
     fn registered(&mut self, at: Moment, answer: RegisterAnswer, out: &mut Vec<Output>) {
         if Some(answer.epoch) < self.held.epoch() {
             let why = format!("an appliance of the lower epoch {} answered; it is not obeyed", answer.epoch.number);
             let problem = Failure::new("epoch_behind", "register", why, "").problem();
             return self.not_registered(at, CallError::Refused(Box::new(problem)), out);
         }
-        let sent = self.contact.under_way.take().unwrap_or_default();
-        if self.contact.failures > 0 {
-            out.push(Output::Info("an appliance answers again".into()));
-        }
-        let back = self.contact.failures > 0 || self.contact.last.is_none();
-        self.contact.failures = 0;
-        self.contact.last = Some(at.wall);
-        self.contact.next =
-            if sent < self.generation { at.boot } else { at.boot + jittered(limits::HEARTBEAT, at.chance) };
+        let sent = self.contact.under_way.unwrap_or_default();
+        self.contact.said = self.contact.saying.take().filter(|_| !answer.duplicate_identity);
         self.warned.retain(|w| !w.starts_with("register"));
         if answer.duplicate_identity {
             let text = "another machine speaks with this node's keys; stop the copy and remove its state directory";
@@ -376,9 +307,23 @@ impl Agent {
             self.accept_roster(roster, out);
         }
         self.judge(at, sent, &answer.services, out);
+        self.heard(at, answer.revision, out);
+    }
+
+    /// An appliance answered a heartbeat of either kind; `revision` is that of its newest head.
+    fn heard(&mut self, at: Moment, revision: Revision, out: &mut Vec<Output>) {
+        let sent = self.contact.under_way.take().unwrap_or_default();
+        if self.contact.failures > 0 {
+            out.push(Output::Info("an appliance answers again".into()));
+        }
+        let back = self.contact.failures > 0 || self.contact.last.is_none();
+        self.contact.failures = 0;
+        self.contact.last = Some(at.wall);
+        self.contact.next =
+            if sent < self.generation { at.boot } else { at.boot + jittered(limits::HEARTBEAT, at.chance) };
         if back {
             self.watch(out);
-        } else if answer.revision > self.held.revision() {
+        } else if revision > self.held.revision() {
             let streaming = self.stream.retry.is_none();
             if std::mem::replace(&mut self.behind, true) || !streaming {
                 self.ask_for_list(out);
@@ -403,6 +348,7 @@ impl Agent {
 
     fn not_registered(&mut self, at: Moment, error: CallError, out: &mut Vec<Output>) {
         self.contact.under_way = None;
+        self.contact.said = None;
         self.contact.failures = self.contact.failures.saturating_add(1);
         self.contact.next = at.boot + backoff(self.contact.failures, at.chance);
         match error {
@@ -456,7 +402,13 @@ impl Agent {
     }
 
     fn accept(&mut self, at: Moment, list: &PeerList, extent: Extent, out: &mut Vec<Output>) {
+        let own = |held: &Held| held.record(self.identity.own.id).map(|record| record.revision);
+        let before = own(&self.held);
         let Accepted { changed, resync, alarms } = self.held.accept(&self.trust, list, extent);
+        if own(&self.held) != before {
+            // Its claims may have been judged anew, which only a register tells.
+            self.contact.said = None;
+        }
         for alarm in alarms {
             self.warn(alarm.to_string(), out);
         }

@@ -1,7 +1,7 @@
 //! Calls to the fleet's appliances: pinned, signed, tried at one endpoint after the other. Decides nothing about what an
 //! answer means; the agent does.
 
-mod pin;
+pub(super) mod pin;
 mod sequence;
 mod signer;
 mod watch;
@@ -85,7 +85,7 @@ impl Client {
     /// If reqwest refuses a configuration of constants.
     pub fn new(appliances: Appliances, signer: Arc<Signer>) -> Self {
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(pin::config(appliances.pins.clone()))
+            .tls_backend_preconfigured(pin::config(appliances.pins.clone(), None))
             .http1_only()
             .https_only(true)
             .no_proxy()
@@ -289,7 +289,7 @@ fn random_key() -> String {
 }
 
 /// A whole body of at most `limit` bytes.
-async fn body(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, CallError> {
+pub(super) async fn body(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, CallError> {
     let mut bytes = Vec::new();
     while let Some(chunk) =
         response.chunk().await.map_err(|e| CallError::Unreachable(format!("the answer broke off: {}", chain(&e))))?
@@ -303,7 +303,7 @@ async fn body(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, 
 }
 
 /// An error with its causes, which is where reqwest says what happened. The URL is left out: it is named already.
-fn chain(error: &reqwest::Error) -> String {
+pub(super) fn chain(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;

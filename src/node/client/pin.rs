@@ -1,6 +1,7 @@
 //! TLS towards an appliance: its certificate is known by its pin alone. No names, dates or authorities are looked at;
 //! the proof that the other side holds the key is rustls' own.
 
+use crate::keys::TlsIdentity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -9,16 +10,21 @@ use sha2::{Digest, Sha256};
 use state::model::Fingerprint;
 use std::sync::Arc;
 
-/// TLS 1.3, HTTP/1.1, and only servers whose leaf certificate has one of `pins`.
-pub(super) fn config(pins: Vec<Fingerprint>) -> ClientConfig {
+/// TLS 1.3, HTTP/1.1, and only servers whose leaf certificate has one of `pins`. With an identity, the client proves it.
+pub(in crate::node) fn config(pins: Vec<Fingerprint>, identity: Option<&TlsIdentity>) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     let verifier = Pinned { pins, algorithms: provider.signature_verification_algorithms };
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("ring has the cipher suites of TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(TlsIdentity { certificate, key }) => builder
+            .with_client_auth_cert(vec![certificate.clone()], key.der())
+            .expect("an identity's key fits its certificate"),
+    };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     config

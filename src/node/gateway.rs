@@ -1,0 +1,182 @@
+//! Calls to the appliances' gateway: pinned as all calls are, and proven by this node's client certificate instead of a
+//! signature. Connections are kept. Decides nothing about what an answer means; the lanes and the agent do.
+
+use crate::keys::TlsIdentity;
+use crate::limits;
+use crate::node::client::{CallError, body, chain, pin};
+use crate::wire::jobs::{
+    Completion, Extended, Held, LeaseRequest, Leased, LogLines, Presence, Recorded, Renewal, Renewed, Seen,
+};
+use crate::wire::peers::HEADER_IDEMPOTENCY;
+use crate::wire::problem::Problem;
+use crate::wire::roster::Roster;
+use reqwest::StatusCode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use state::model::{Endpoint, Fingerprint, JobId};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Connections kept to one appliance: two lanes and the heartbeat. A node may have eight.
+const KEPT: usize = 3;
+
+/// Where the appliances' gateways are, and how they are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateways {
+    /// Where they listen, the preferred one first.
+    pub endpoints: Vec<Endpoint>,
+    /// Their TLS certificates' pins, current and next.
+    pub pins: Vec<Fingerprint>,
+}
+
+impl From<&Roster> for Gateways {
+    fn from(roster: &Roster) -> Self {
+        Self {
+            endpoints: roster.appliances.iter().flat_map(|a| a.gateway.iter().cloned()).collect(),
+            pins: roster.appliances.iter().flat_map(|a| a.pins.iter().copied()).collect(),
+        }
+    }
+}
+
+/// A client of the gateways, with one certificate of one node.
+pub struct Gateway {
+    http: reqwest::Client,
+    endpoints: Vec<Endpoint>,
+    /// The endpoint that answered last: the first to be tried.
+    good: AtomicUsize,
+}
+
+impl Gateway {
+    /// A client that believes only these gateways and proves this identity.
+    ///
+    /// # Panics
+    /// If reqwest refuses a configuration of constants.
+    pub fn new(gateways: Gateways, identity: &TlsIdentity) -> Self {
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(pin::config(gateways.pins, Some(identity)))
+            .http1_only()
+            .https_only(true)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(limits::HANDSHAKE)
+            .timeout(limits::REQUEST)
+            .pool_idle_timeout(limits::IDLE * 2 / 3)
+            .pool_max_idle_per_host(KEPT)
+            .tcp_keepalive(limits::HEARTBEAT * 2)
+            .tcp_keepalive_interval(limits::HEARTBEAT)
+            .tcp_keepalive_retries(2)
+            .build()
+            .expect("the settings are constants that reqwest accepts");
+        Self { http, endpoints: gateways.endpoints, good: AtomicUsize::new(0) }
+    }
+
+    /// Asks for a job. The same key is the same question: a lease whose answer got lost is answered again.
+    pub async fn lease(&self, request: &LeaseRequest, key: u128) -> Result<Option<Leased>, CallError> {
+        let key = format!("{key:032x}");
+        match self.post("/v1/agent/lease", request, Some(&key)).await? {
+            (StatusCode::NO_CONTENT, _) => Ok(None),
+            (_, bytes) => parse("/v1/agent/lease", &bytes).map(Some),
+        }
+    }
+
+    /// Extends a lease.
+    pub async fn heartbeat(&self, job: JobId, held: &Held) -> Result<Extended, CallError> {
+        self.json(&format!("/v1/agent/jobs/{job}/heartbeat"), held).await
+    }
+
+    /// Tells how far an attempt is.
+    pub async fn log(&self, job: JobId, lines: &LogLines) -> Result<(), CallError> {
+        self.post(&format!("/v1/agent/jobs/{job}/log"), lines, None).await.map(drop)
+    }
+
+    /// Answers for an attempt. The same completion gets the same answer.
+    pub async fn complete(&self, job: JobId, completion: &Completion) -> Result<Recorded, CallError> {
+        self.json(&format!("/v1/agent/jobs/{job}/complete"), completion).await
+    }
+
+    /// The unchanged heartbeat.
+    pub async fn presence(&self, presence: &Presence) -> Result<Seen, CallError> {
+        self.json("/v1/agent/presence", presence).await
+    }
+
+    /// Asks for the next certificate. The same request gets the same certificate.
+    pub async fn renew(&self, renewal: &Renewal) -> Result<Renewed, CallError> {
+        self.json("/v1/agent/certificate/renew", renewal).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, path: &str, document: &impl Serialize) -> Result<T, CallError> {
+        let (_, bytes) = self.post(path, document, None).await?;
+        parse(path, &bytes)
+    }
+
+    /// Tries every endpoint, the last good one first, until one answers as the primary does.
+    async fn post(
+        &self,
+        path: &str,
+        document: &impl Serialize,
+        key: Option<&str>,
+    ) -> Result<(StatusCode, Vec<u8>), CallError> {
+        let bytes = state::to_bytes(document);
+        let good = self.good.load(Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for index in (0..self.endpoints.len()).map(|i| (good + i) % self.endpoints.len()) {
+            match self.attempt(&self.endpoints[index], path, &bytes, key).await {
+                Err(CallError::Unreachable(why)) => failures.push(why),
+                answered => {
+                    self.good.store(index, Ordering::Relaxed);
+                    return answered;
+                }
+            }
+        }
+        if failures.is_empty() {
+            failures.push("the roster names no gateway".into());
+        }
+        Err(CallError::Unreachable(failures.join("; ")))
+    }
+
+    async fn attempt(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        document: &[u8],
+        key: Option<&str>,
+    ) -> Result<(StatusCode, Vec<u8>), CallError> {
+        let mut request = self.http.post(format!("https://{endpoint}{path}"));
+        request = request.header("content-type", "application/json").body(document.to_owned());
+        if let Some(key) = key {
+            request = request.header(HEADER_IDEMPOTENCY, key);
+        }
+        let sent = request.send().await;
+        let response = sent.map_err(|error| CallError::Unreachable(format!("{endpoint}: {}", reason(&error))))?;
+        let status = response.status();
+        let bytes = body(response, limits::PROBLEM * 2).await?;
+        if status.is_success() {
+            return Ok((status, bytes));
+        }
+        if status.is_redirection() {
+            return Err(CallError::Unreachable(format!("{endpoint}: it is not the primary")));
+        }
+        match serde_json::from_slice::<Problem>(&bytes) {
+            Ok(problem) => Err(CallError::Refused(Box::new(problem))),
+            Err(_) if status.is_server_error() => Err(CallError::Unreachable(format!("{endpoint}: {status}"))),
+            Err(error) => {
+                let why = format!("{endpoint} answered {path} with {status} and a malformed reason: {error}");
+                Err(CallError::Malformed(why))
+            }
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T, CallError> {
+    let read = serde_json::from_slice(bytes);
+    read.map_err(|error| CallError::Malformed(format!("the answer to {path} is malformed: {error}")))
+}
+
+/// A client whose certificate is refused has ended its own side of the handshake already: it learns it from an alert, or
+/// from the closed connection.
+fn reason(error: &reqwest::Error) -> String {
+    let text = chain(error);
+    if text.contains("CertificateUnknown") || text.contains("AccessDenied") || text.contains("BadCertificate") {
+        return format!("this node's certificate is refused ({text})");
+    }
+    text
+}

@@ -1,0 +1,61 @@
+//! What each kind of job does on a node: a file a kind, registered in [`doing`]. Leases, fences and processes are the
+//! lanes' affair.
+
+mod network;
+mod service_check;
+
+use crate::node::failure::Failure;
+use crate::node::lanes::Finish;
+use crate::node::upkeep::Ask;
+use futures_util::future::BoxFuture;
+use state::subject::jobs::{Outcome, Spec};
+use std::io::Read;
+use tokio::sync::mpsc;
+
+/// A specification, or a result, is at most this long, bytes.
+pub(super) const SPEC: u64 = 64 * 1024;
+
+/// Where the work of a kind is done. Nothing is begun before the future is polled.
+pub(super) enum Doing {
+    /// In the agent, by its upkeep of this machine.
+    Here(fn(mpsc::Sender<Ask>) -> BoxFuture<'static, Finish>),
+    /// In a process of its own, which is killed with all that it started when the lease is lost.
+    Apart(BoxFuture<'static, Finish>),
+}
+
+/// The one place where kinds are registered.
+pub(super) fn doing(spec: Spec) -> Doing {
+    match spec {
+        Spec::NetworkEnsure {} => Doing::Here(network::ensure),
+        Spec::NetworkCheck {} => Doing::Here(network::check),
+        Spec::NetworkWithdraw {} => Doing::Here(network::withdraw),
+        Spec::ServiceCheck { probe, timeout_s } => Doing::Apart(Box::pin(service_check::check(probe, timeout_s))),
+    }
+}
+
+/// The process of work that is done apart: reads the specification from standard input to its end, does it, and gives
+/// the [`Finish`] as JSON.
+pub fn apart(input: impl Read) -> Result<String, Failure> {
+    const WHAT: &str = "the work was not done";
+    let mut bytes = Vec::new();
+    input.take(SPEC).read_to_end(&mut bytes).map_err(|error| Failure::local(WHAT, error))?;
+    let spec: Spec = serde_json::from_slice(&bytes).map_err(|error| {
+        let todo = "this command is for the agent alone; queue a job with `holdfast job run` instead";
+        Failure::new("invalid", WHAT, format!("no job on standard input: {error}"), todo)
+    })?;
+    let kind = spec.kind();
+    let Doing::Apart(work) = doing(spec) else {
+        return Err(Failure::new("invalid", WHAT, format!("{kind} is done in the agent"), "queue it as a job instead"));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::local(WHAT, error))?;
+    let finish = runtime.block_on(work);
+    // A look-up of a host name may still hang in the C library.
+    runtime.shutdown_background();
+    Ok(serde_json::to_string(&finish).expect("a finish is JSON"))
+}
+
+/// Work that could not be done; another attempt may.
+pub(super) fn retryable(why: impl Into<String>) -> Finish {
+    Finish { outcome: Outcome::Retryable, result: serde_json::json!({ "error": why.into() }) }
+}

@@ -1,0 +1,110 @@
+//! `fence.json`: the highest attempt of each job that was ever begun on this machine, written before its work starts. An
+//! attempt that is not above it is refused here, whatever an appliance says.
+
+use crate::files::{self, FileError};
+use crate::limits;
+use serde::{Deserialize, Serialize};
+use state::model::JobId;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// An attempt that must not begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("attempt {attempt} is stale: attempt {begun} of this job has begun on this machine")]
+pub struct Stale {
+    /// As asked for.
+    pub attempt: u32,
+    /// The highest one begun.
+    pub begun: u32,
+}
+
+/// The fence of one state directory.
+#[derive(Debug)]
+pub struct Fence {
+    path: PathBuf,
+    begun: BTreeMap<JobId, u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    format: u16,
+    begun: BTreeMap<JobId, u32>,
+}
+
+impl Fence {
+    /// As it was kept; empty where none is. A damaged one is an error: guessing could let a stale attempt through.
+    pub fn open(state_dir: &Path) -> Result<Self, FileError> {
+        let path = state_dir.join("fence.json");
+        let begun = match files::read(&path, limits::FENCE_FILE) {
+            Err(error) if files::is_absent(&error) => BTreeMap::new(),
+            Err(error) => return Err(error),
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(Document { format: 1, begun }) => begun,
+                Ok(Document { format, .. }) => {
+                    let problem = format!("is of format {format}, which this version does not know; update holdfast");
+                    return Err(FileError::Unsafe { path, problem });
+                }
+                Err(error) => {
+                    let problem = format!("is damaged ({error}); remove it once no job of this node runs");
+                    return Err(FileError::Unsafe { path, problem });
+                }
+            },
+        };
+        Ok(Self { path, begun })
+    }
+
+    /// Keeps on disk that an attempt begins, or refuses it: [`Stale`] inside, the disk's own errors outside.
+    pub fn begin(&mut self, job: JobId, attempt: u32) -> Result<Result<(), Stale>, FileError> {
+        if let Some(begun) = self.begun.get(&job).copied().filter(|begun| *begun >= attempt) {
+            return Ok(Err(Stale { attempt, begun }));
+        }
+        let mut next = self.begun.clone();
+        next.insert(job, attempt);
+        while next.len() > limits::FENCED_JOBS {
+            // Ids are ordered by the time they were made.
+            next.pop_first();
+        }
+        files::replace(&self.path, &state::to_bytes(&Document { format: 1, begun: next.clone() }))?;
+        self.begun = next;
+        Ok(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(number: u128) -> JobId {
+        JobId(uuid::Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn an_attempt_begins_once_and_never_after_a_higher_one_across_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        assert_eq!(fence.begin(job(1), 2).unwrap(), Ok(()));
+        assert_eq!(fence.begin(job(1), 2).unwrap(), Err(Stale { attempt: 2, begun: 2 }));
+        let mut fence = Fence::open(dir.path()).unwrap();
+        assert_eq!(fence.begin(job(1), 1).unwrap(), Err(Stale { attempt: 1, begun: 2 }));
+        assert_eq!(fence.begin(job(2), 1).unwrap(), Ok(()));
+        assert_eq!(fence.begin(job(1), 3).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn it_is_pinned_bounded_and_never_guessed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fence.json");
+        let mut fence = Fence::open(dir.path()).unwrap();
+        fence.begin(job(7), 1).unwrap().unwrap();
+        let golden = r#"{"format":1,"begun":{"00000000-0000-0000-0000-000000000007":1}}"#;
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), golden);
+        fence.begun = (10..10 + limits::FENCED_JOBS as u128).map(|number| (job(number), 1)).collect();
+        fence.begin(job(1 << 100), 1).unwrap().unwrap();
+        assert_eq!(fence.begun.len(), limits::FENCED_JOBS);
+        assert!(!fence.begun.contains_key(&job(10)), "the oldest is forgotten");
+        assert!(std::fs::metadata(&path).unwrap().len() < limits::FENCE_FILE);
+        Fence::open(dir.path()).unwrap();
+        std::fs::write(&path, b"{").unwrap();
+        assert!(Fence::open(dir.path()).unwrap_err().to_string().contains("is damaged"));
+    }
+}

@@ -1,0 +1,571 @@
+//! One of a node's two lanes, as decisions without a socket, a process or a clock: an [`Input`] and the [`Moment`] in,
+//! [`Output`]s out. `drive.rs` carries them out, and a simulator can.
+//!
+//! A lane is serial: ask for a job, begin it, renew its lease, answer for it. It believes its own boot-clock copy of the
+//! lease's end and nothing else: counted from when the call was sent that the appliance answered, so that it lies before
+//! the appliance's. Work is stopped [`limits::LEASE_MARGIN`] before that end unless a renewal was confirmed.
+
+mod descriptors;
+mod drive;
+mod fence;
+mod group;
+#[cfg(test)]
+mod tests;
+
+pub(super) use drive::{Lanes, Setting};
+pub use fence::{Fence, Stale};
+pub use group::{Group, GroupError, Groups};
+
+use crate::limits;
+use crate::node::client::CallError;
+use crate::wire::jobs::{Extended, Leased, LeasedJob, Recorded};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use state::model::JobId;
+use state::subject::jobs::{Lane as Which, Outcome};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// When an input arrives, and chance to go with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Time since boot: all waiting is measured by it.
+    pub boot: Duration,
+    /// Uniform over its whole range.
+    pub chance: u128,
+}
+
+/// How work ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// Done, not done, or to be tried again.
+    pub outcome: Outcome,
+    /// What was found.
+    pub result: Value,
+}
+
+/// Why work did not begin. Nothing of it has run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotBegun {
+    /// A higher attempt, or this very one, has begun on this machine before.
+    #[error(transparent)]
+    Stale(#[from] Stale),
+    /// What an earlier attempt left running cannot be ended.
+    #[error("{0}")]
+    Stuck(String),
+    /// The machine refused: a file, a process.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Numbers a question of a lane, so that its answer is known: one that comes late or twice changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call(u64);
+
+/// Something that happened.
+pub enum Input {
+    /// The time of [`Lane::deadline`] has come.
+    Tick,
+    /// The answer to [`Output::Lease`].
+    Leased(Call, Result<Option<Box<Leased>>, CallError>),
+    /// Whether the work of [`Output::Begin`] runs.
+    Begun(Result<(), NotBegun>),
+    /// The work tells how far it is.
+    Said(String),
+    /// The work ended by itself, and nothing of it runs any more.
+    Finished(Finish),
+    /// The work of [`Output::Kill`] was ended: nothing of it runs any more, or why something still does.
+    Killed(Result<(), String>),
+    /// The answer to [`Output::Renew`].
+    Renewed(Call, Result<Extended, CallError>),
+    /// The answer to [`Output::Complete`].
+    Completed(Call, Result<Recorded, CallError>),
+    /// The agent ends.
+    Stop,
+}
+
+/// Something to be done. Those about a job name the lease that they are made under.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Ask for a job. The same key means the same question again, whose answer may have got lost.
+    Lease {
+        /// The question.
+        call: Call,
+        /// Makes the question the same.
+        key: u128,
+    },
+    /// Write the fence, see that nothing of an earlier attempt runs, then do the work.
+    Begin {
+        /// What.
+        job: Box<LeasedJob>,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// Extend the lease.
+    Renew(Call, Lease),
+    /// Tell how far the work is. No answer is waited for.
+    Log(Lease, String),
+    /// End the work and all it has started, and see it ended.
+    Kill,
+    /// Answer for the attempt.
+    Complete(Call, Lease, Finish),
+    /// The lane is at its end: it asks for nothing any more.
+    Ended,
+    /// Tell the log, as news.
+    Info(String),
+    /// Tell the log, as something that should not be.
+    Warn(String),
+    /// Tell the log, as something that an operator must look at.
+    Error(String),
+}
+
+/// What proves that this machine holds an attempt. Its token is wiped when dropped and never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The job.
+    pub job: JobId,
+    /// Which attempt.
+    pub attempt: u32,
+    /// What every call about it brings.
+    pub token: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "lease on attempt {} of {}", self.attempt, self.job)
+    }
+}
+
+/// A lane.
+pub struct Lane {
+    which: Which,
+    phase: Phase,
+    calls: u64,
+    failures: u32,
+    /// The last trouble told, so that it is told once.
+    told: Option<String>,
+}
+
+enum Phase {
+    /// Asks at `next`.
+    Idle { next: Duration },
+    /// Asks. `first` is when the question was first sent.
+    Asking { call: Call, key: u128, first: Duration },
+    /// Waits to ask the same again.
+    AskingAgain { key: u128, first: Duration, next: Duration },
+    /// Has a job.
+    Holding(Holding),
+    /// Ends what may still run; afterwards the lane is idle, or ended.
+    Halting { ends: bool },
+    /// Asks for nothing any more.
+    Ended,
+}
+
+struct Holding {
+    lease: Lease,
+    kind: String,
+    /// This machine's copy of the lease's end.
+    until: Duration,
+    renewal: Renewal,
+    step: Step,
+}
+
+enum Renewal {
+    /// Due then.
+    At(Duration),
+    /// Under way since.
+    Sent(Call, Duration),
+}
+
+enum Step {
+    /// The work is being started.
+    Beginning,
+    /// It runs.
+    Working,
+    /// It was cancelled and is being ended.
+    Cancelling,
+    /// Its end is being told.
+    Completing(Call),
+    /// Its result was refused, and that is being told.
+    Confessing(Call),
+}
+
+impl Lane {
+    /// A lane that asks at once.
+    pub fn new(which: Which) -> Self {
+        Self { which, phase: Phase::Idle { next: Duration::ZERO }, calls: 0, failures: 0, told: None }
+    }
+
+    /// Which one.
+    pub fn which(&self) -> Which {
+        self.which
+    }
+
+    /// When to call again with [`Input::Tick`] if nothing else happens before.
+    pub fn deadline(&self) -> Duration {
+        match &self.phase {
+            Phase::Idle { next } | Phase::AskingAgain { next, .. } => *next,
+            Phase::Asking { .. } | Phase::Halting { .. } | Phase::Ended => Duration::MAX,
+            Phase::Holding(held) => held.deadline(),
+        }
+    }
+
+    /// Whether the lane asks for nothing any more and nothing of it runs.
+    pub fn ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// Takes what happened and says what is to be done. What no longer fits, such as the late answer to a call about an
+    /// attempt that was given up, changes nothing.
+    pub fn handle(&mut self, at: Moment, input: Input) -> Vec<Output> {
+        let mut out = Vec::new();
+        match input {
+            Input::Tick => self.tick(at, &mut out),
+            Input::Leased(call, answer) => self.leased(at, call, answer, &mut out),
+            Input::Begun(begun) => self.begun(at, begun, &mut out),
+            Input::Said(line) => {
+                if let Phase::Holding(held) = &self.phase {
+                    out.push(Output::Log(held.lease.clone(), line));
+                }
+            }
+            Input::Finished(finish) => self.finished(at, finish, &mut out),
+            Input::Killed(killed) => self.killed(at, killed, &mut out),
+            Input::Renewed(call, answer) => self.renewed(at, call, answer, &mut out),
+            Input::Completed(call, answer) => self.completed(at, call, answer, &mut out),
+            Input::Stop => self.stop(&mut out),
+        }
+        out
+    }
+
+    fn tick(&mut self, at: Moment, out: &mut Vec<Output>) {
+        match &mut self.phase {
+            Phase::Idle { next } if *next <= at.boot => self.ask(at.chance, at.boot, out),
+            Phase::AskingAgain { key, first, next } if *next <= at.boot => {
+                // A lease that was given to the first question has run since then.
+                let stale = at.boot >= *first + limits::LEASE_ASK_AGAIN;
+                let (key, first) = if stale { (at.chance, at.boot) } else { (*key, *first) };
+                self.ask(key, first, out);
+            }
+            Phase::Holding(held) => {
+                if held.lost_at().is_some_and(|lost| lost <= at.boot) {
+                    let why = "its lease was not renewed in time";
+                    return self.lose(why, out);
+                }
+                if let (Step::Working, Renewal::At(due)) = (&held.step, &held.renewal)
+                    && *due <= at.boot
+                {
+                    self.calls += 1;
+                    held.renewal = Renewal::Sent(Call(self.calls), at.boot);
+                    out.push(Output::Renew(Call(self.calls), held.lease.clone()));
+                }
+            }
+            Phase::Idle { .. }
+            | Phase::Asking { .. }
+            | Phase::AskingAgain { .. }
+            | Phase::Halting { .. }
+            | Phase::Ended => {}
+        }
+    }
+
+    fn ask(&mut self, key: u128, first: Duration, out: &mut Vec<Output>) {
+        let call = self.call();
+        self.phase = Phase::Asking { call, key, first };
+        out.push(Output::Lease { call, key });
+    }
+
+    fn call(&mut self) -> Call {
+        self.calls += 1;
+        Call(self.calls)
+    }
+
+    fn leased(
+        &mut self,
+        at: Moment,
+        call: Call,
+        answer: Result<Option<Box<Leased>>, CallError>,
+        out: &mut Vec<Output>,
+    ) {
+        let Phase::Asking { call: asked, key, first } = self.phase else { return };
+        if call != asked {
+            return;
+        }
+        match answer {
+            Ok(leased) => {
+                if self.told.take().is_some() {
+                    out.push(Output::Info(format!("the {} lane gets answers again", self.name())));
+                }
+                self.failures = 0;
+                match leased {
+                    None => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance)),
+                    Some(leased) => self.take(at, first, *leased, out),
+                }
+            }
+            Err(CallError::Malformed(why)) => self.halt(&why, out),
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                let next = at.boot + backoff(self.failures, at.chance);
+                self.phase =
+                    if unanswered(&error) { Phase::AskingAgain { key, first, next } } else { Phase::Idle { next } };
+                self.tell(format!("the {} lane gets no work: {error}", self.name()), out);
+            }
+        }
+    }
+
+    fn take(&mut self, at: Moment, first: Duration, leased: Leased, out: &mut Vec<Output>) {
+        let Leased { job, lease_token, attempt, expires_in_s } = leased;
+        let token = Zeroizing::new(lease_token);
+        let fits = job.lane == self.which && job.spec.lane() == self.which && job.spec.kind() == job.kind;
+        if !fits || attempt == 0 || token.is_empty() || expires_in_s == 0 {
+            let (id, kind) = (job.id, job.kind);
+            return self.halt(&format!("attempt {attempt} of {kind} job {id} is not of this lane, or malformed"), out);
+        }
+        let until = first + Duration::from_secs(expires_in_s);
+        if until <= at.boot + limits::LEASE_MARGIN {
+            // The answer took too long: the lease ends, and the job comes back.
+            return self.idle(at.boot);
+        }
+        out.push(Output::Info(format!("{} {}: attempt {attempt} begins", job.kind, job.id)));
+        let lease = Lease { job: job.id, attempt, token };
+        let renewal = Renewal::At(first + limits::LEASE_RENEW);
+        let kind = job.kind.clone();
+        self.phase = Phase::Holding(Holding { lease, kind, until, renewal, step: Step::Beginning });
+        out.push(Output::Begin { job: Box::new(job), attempt });
+    }
+
+    fn begun(&mut self, at: Moment, begun: Result<(), NotBegun>, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &mut self.phase else { return };
+        match begun {
+            Ok(()) => {
+                held.step = Step::Working;
+                self.tick(at, out);
+            }
+            Err(error) => {
+                let name = held.name();
+                match error {
+                    NotBegun::Stale(_) => {
+                        out.push(Output::Warn(format!("{name} did not begin: {error}")));
+                        self.idle(at.boot);
+                    }
+                    NotBegun::Stuck(why) => {
+                        out.push(Output::Error(format!("{name} is stuck: {why}")));
+                        let result = json!({ "stuck": why });
+                        self.answer(Finish { outcome: Outcome::Retryable, result }, out);
+                    }
+                    NotBegun::Failed(why) => {
+                        out.push(Output::Warn(format!("{name} did not begin: {why}")));
+                        let result = json!({ "error": why });
+                        self.answer(Finish { outcome: Outcome::Retryable, result }, out);
+                    }
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, at: Moment, finish: Finish, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &self.phase else { return };
+        if held.until <= at.boot {
+            return self.lose("it ended after its lease", out);
+        }
+        match held.step {
+            Step::Working => self.answer(finish, out),
+            Step::Beginning | Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => {}
+        }
+    }
+
+    fn answer(&mut self, finish: Finish, out: &mut Vec<Output>) {
+        let call = self.call();
+        let Phase::Holding(held) = &mut self.phase else { return };
+        held.step = Step::Completing(call);
+        out.push(Output::Complete(call, held.lease.clone(), finish));
+    }
+
+    fn renewed(&mut self, at: Moment, call: Call, answer: Result<Extended, CallError>, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &mut self.phase else { return };
+        let Renewal::Sent(asked, sent) = held.renewal else { return };
+        if call != asked {
+            return;
+        }
+        match answer {
+            Ok(Extended { expires_in_s }) => {
+                held.until = sent + Duration::from_secs(expires_in_s);
+                held.renewal = Renewal::At(sent + limits::LEASE_RENEW);
+                self.tick(at, out);
+            }
+            Err(CallError::Refused(problem)) if !passing(problem.status) => match held.step {
+                Step::Working if problem.code == "cancelled" => {
+                    held.step = Step::Cancelling;
+                    out.push(Output::Info(format!("{} was cancelled; it is ended", held.name())));
+                    out.push(Output::Kill);
+                }
+                Step::Beginning | Step::Working => {
+                    let why = format!("{} ({})", problem.detail, problem.code);
+                    self.lose(&why, out);
+                }
+                Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => {}
+            },
+            Err(error) => {
+                held.renewal = Renewal::At(at.boot + jittered(limits::LEASE_RENEW_AGAIN, at.chance));
+                out.push(Output::Warn(format!("the lease of {} was not renewed: {error}", held.name())));
+                self.tick(at, out);
+            }
+        }
+    }
+
+    /// Gives an attempt up: whatever runs is ended before anything else is done, and nothing is answered for.
+    fn lose(&mut self, why: &str, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &self.phase else { return };
+        out.push(Output::Warn(format!("{} is given up: {why}", held.name())));
+        out.push(Output::Kill);
+        self.phase = Phase::Halting { ends: false };
+    }
+
+    fn killed(&mut self, at: Moment, killed: Result<(), String>, out: &mut Vec<Output>) {
+        if let Err(why) = &killed {
+            out.push(Output::Error(format!("work in the {} lane cannot be ended: {why}", self.name())));
+        }
+        match &self.phase {
+            Phase::Halting { ends: true } => self.end(out),
+            Phase::Halting { ends: false } => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance)),
+            Phase::Holding(held) if matches!(held.step, Step::Cancelling) => match killed {
+                Ok(()) => {
+                    self.answer(Finish { outcome: Outcome::Failed, result: json!({ "stopped": true }) }, out);
+                }
+                Err(why) => {
+                    self.answer(Finish { outcome: Outcome::Retryable, result: json!({ "stuck": why }) }, out);
+                }
+            },
+            Phase::Holding(_)
+            | Phase::Idle { .. }
+            | Phase::Asking { .. }
+            | Phase::AskingAgain { .. }
+            | Phase::Ended => {}
+        }
+    }
+
+    fn completed(&mut self, at: Moment, call: Call, answer: Result<Recorded, CallError>, out: &mut Vec<Output>) {
+        let next = self.call();
+        let Phase::Holding(held) = &mut self.phase else { return };
+        let confessed = match held.step {
+            Step::Completing(asked) if asked == call => false,
+            Step::Confessing(asked) if asked == call => true,
+            Step::Completing(_) | Step::Confessing(_) | Step::Beginning | Step::Working | Step::Cancelling => return,
+        };
+        let name = held.name();
+        match answer {
+            Ok(recorded) => {
+                out.push(Output::Info(format!("{name}: {}", recorded.status)));
+                self.idle(at.boot);
+            }
+            Err(CallError::Refused(problem)) if problem.status == 422 && !confessed => {
+                out.push(Output::Error(format!("the result of {name} was refused: {}", problem.detail)));
+                held.step = Step::Confessing(next);
+                let finish = Finish { outcome: Outcome::Failed, result: json!({ "result_refused": problem.code }) };
+                out.push(Output::Complete(next, held.lease.clone(), finish));
+            }
+            Err(error) => {
+                let text = format!("the end of {name} was not recorded, and its lease is left to end: {error}");
+                out.push(Output::Warn(text));
+                self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance));
+            }
+        }
+    }
+
+    /// Stops this lane alone, loudly.
+    fn halt(&mut self, why: &str, out: &mut Vec<Output>) {
+        let name = self.name();
+        let todo = "update holdfast on this machine or the appliance, then restart the agent; all else goes on";
+        out.push(Output::Error(format!("the {name} lane stops: an appliance answered it wrongly: {why}. {todo}")));
+        self.end(out);
+    }
+
+    fn stop(&mut self, out: &mut Vec<Output>) {
+        match &mut self.phase {
+            Phase::Holding(Holding { step: Step::Beginning | Step::Working, .. }) => {
+                out.push(Output::Kill);
+                self.phase = Phase::Halting { ends: true };
+            }
+            Phase::Holding(Holding { step: Step::Cancelling, .. }) => self.phase = Phase::Halting { ends: true },
+            Phase::Halting { ends } => *ends = true,
+            Phase::Holding(Holding { step: Step::Completing(_) | Step::Confessing(_), .. })
+            | Phase::Idle { .. }
+            | Phase::Asking { .. }
+            | Phase::AskingAgain { .. } => self.end(out),
+            Phase::Ended => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<Output>) {
+        self.phase = Phase::Ended;
+        out.push(Output::Ended);
+    }
+
+    fn idle(&mut self, next: Duration) {
+        self.phase = Phase::Idle { next };
+    }
+
+    fn tell(&mut self, text: String, out: &mut Vec<Output>) {
+        if self.told.as_ref() != Some(&text) {
+            out.push(Output::Warn(text.clone()));
+            self.told = Some(text);
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.which {
+            Which::Network => "network",
+            Which::Workload => "workload",
+        }
+    }
+}
+
+impl Holding {
+    fn name(&self) -> String {
+        format!("{} {} (attempt {})", self.kind, self.lease.job, self.lease.attempt)
+    }
+
+    /// When the work must be ended unless a renewal comes; never, once it has ended.
+    fn lost_at(&self) -> Option<Duration> {
+        match self.step {
+            Step::Beginning | Step::Working => Some(self.until.saturating_sub(limits::LEASE_MARGIN)),
+            Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => None,
+        }
+    }
+
+    fn deadline(&self) -> Duration {
+        let lost = self.lost_at().unwrap_or(Duration::MAX);
+        match (&self.step, &self.renewal) {
+            (Step::Working, Renewal::At(due)) => lost.min(*due),
+            (_, Renewal::At(_) | Renewal::Sent(..)) => lost,
+        }
+    }
+}
+
+/// Whether the appliance may have done what was asked although no answer came.
+fn unanswered(error: &CallError) -> bool {
+    match error {
+        CallError::Unreachable(_) => true,
+        CallError::Refused(problem) => problem.code == "outcome_unknown",
+        CallError::Malformed(_) | CallError::Disk(_) => false,
+    }
+}
+
+/// Whether a refusal says nothing about the lease.
+const fn passing(status: u16) -> bool {
+    status >= 500 || status == 429
+}
+
+/// `base`, give or take a tenth.
+fn jittered(base: Duration, chance: u128) -> Duration {
+    base.mul_f64(0.9 + 0.2 * fraction(chance))
+}
+
+/// The pause after so many failures in a row: doubled each time, of which the upper half is chance.
+fn backoff(failures: u32, chance: u128) -> Duration {
+    let whole = limits::LEASE_RETRY_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    whole.min(limits::RETRY_MAX).mul_f64(0.5 + 0.5 * fraction(chance))
+}
+
+fn fraction(chance: u128) -> f64 {
+    let low = u32::try_from(chance & u128::from(u32::MAX)).expect("masked to 32 bits");
+    f64::from(low) / f64::from(u32::MAX)
+}
