@@ -74,7 +74,7 @@ async fn measure(dir: &Path, length: Duration, writers: usize) -> Result<(f64, V
 
 async fn submit(handle: &Handle, command: Command) -> Result<()> {
     let call = Call {
-        command,
+        wish: command.into(),
         actor: Actor::Appliance,
         org: None,
         role: Role::Admin,

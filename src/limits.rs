@@ -23,6 +23,11 @@ pub const RECEIPTS_PER_CALLER: usize = 4;
 /// A client certificate's life.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// A lease on a job, from its grant and from each heartbeat: three heartbeats of an agent may be lost.
+pub const LEASE: Duration = Duration::from_secs(45);
+/// One attempt at a job, however often its lease is extended.
+pub const ATTEMPT: Duration = Duration::from_secs(4 * 3600);
+
 /// Body of a request, bytes: a register with 256 services fits twice, and 1,024 strangers hold 64 MiB at most.
 pub const BODY: usize = 64 * 1024;
 /// A TLS handshake, from accept.

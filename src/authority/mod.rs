@@ -4,6 +4,7 @@
 pub mod body;
 pub mod enrol;
 pub mod gateway;
+pub mod leases;
 pub mod nonces;
 pub mod pending;
 pub mod presence;

@@ -39,7 +39,11 @@ fn status(code: Code) -> u16 {
         | Code::Held
         | Code::AddressPoolExhausted
         | Code::NodeLive
+        | Code::StaleLease
+        | Code::Cancelled
         | Code::Conflict => 409,
+        Code::RefusedResult => 422,
+        Code::QueueFull => 503,
         // The enum is another crate's and may grow there first.
         _ => 500,
     }

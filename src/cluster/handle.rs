@@ -9,11 +9,32 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-/// A command with who asks for it. Time and randomness are the writer's.
-#[derive(Clone, Debug)]
+/// A command that may be made only when the writer decides, from the state of that moment: what soft state says then goes
+/// into it, in the order of the journal. Making it must be quick.
+pub struct Wish(Box<dyn FnOnce(&State) -> Command + Send>);
+
+impl Wish {
+    /// A command made at its decision.
+    pub fn at_decision(make: impl FnOnce(&State) -> Command + Send + 'static) -> Self {
+        Self(Box::new(make))
+    }
+
+    pub(super) fn make(self, state: &State) -> Command {
+        (self.0)(state)
+    }
+}
+
+impl<C: Into<Command>> From<C> for Wish {
+    fn from(command: C) -> Self {
+        let command = command.into();
+        Self::at_decision(|_| command)
+    }
+}
+
+/// A wish with who has it. Time and randomness are the writer's.
 pub struct Call {
     /// What is asked for.
-    pub command: Command,
+    pub wish: Wish,
     /// Who asks.
     pub actor: Actor,
     /// The org that the actor is bound to.
@@ -157,7 +178,7 @@ pub struct Handle {
 
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("call", &self.call).finish_non_exhaustive()
+        f.debug_struct("Job").field("request", &self.call.request).finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,7 @@ mod receipts;
 mod supervisor;
 mod writer;
 
-pub use handle::{Call, Decided, Finished, Handle, Outcome, SubmitError};
+pub use handle::{Call, Decided, Finished, Handle, Outcome, SubmitError, Wish};
 pub use home::{Home, Place};
 pub use receipts::ReceiptKey;
 pub use supervisor::start;

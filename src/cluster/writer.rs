@@ -95,8 +95,9 @@ impl Writer<'_> {
                 }
             }
         }
-        let kind = call.command.kind();
-        let events = match state::decide(&draft.state, call.command, &context) {
+        let command = call.wish.make(&draft.state);
+        let kind = command.kind();
+        let events = match state::decide(&draft.state, command, &context) {
             Ok(events) => events,
             Err(refusal) => {
                 draft.releases.push(answer.decide(Verdict::Refused(refusal)).1);

@@ -4,11 +4,11 @@ use crate::authority::Authority;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{self, Refused, problem};
 use crate::authority::request::Now;
-use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError};
+use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError, Wish};
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use state::model::{ApplianceId, Endpoint, Fingerprint, Millis, RequestId};
-use state::{Actor, Command, Context, Role, State};
+use state::{Actor, Context, Role, State};
 use std::sync::Arc;
 
 /// A running appliance.
@@ -30,7 +30,7 @@ pub struct Appliance {
 /// A wish to change something, with what answers it.
 pub struct Change {
     /// What is wished.
-    pub command: Command,
+    pub wish: Wish,
     /// Who wishes it.
     pub actor: Actor,
     /// With what right.
@@ -45,9 +45,9 @@ pub struct Change {
 
 impl Change {
     /// A change whose receipt, if it has one, lives an hour.
-    pub fn new(command: Command, actor: Actor, role: Role, claim: Option<Claim>, request: Bytes) -> Self {
+    pub fn new(wish: impl Into<Wish>, actor: Actor, role: Role, claim: Option<Claim>, request: Bytes) -> Self {
         let life = u64::try_from(limits::RECEIPT_LIFE.as_millis()).expect("an hour in milliseconds");
-        Self { command, actor, role, claim, request, expires: clock::wall().plus(life) }
+        Self { wish: wish.into(), actor, role, claim, request, expires: clock::wall().plus(life) }
     }
 }
 
@@ -78,10 +78,10 @@ impl Appliance {
         change: Change,
         answer: impl FnOnce(&State) -> Result<Answer, Refused> + Send + 'static,
     ) -> Result<Answer, Refused> {
-        let Change { command, actor, role, claim, request, expires } = change;
+        let Change { wish, actor, role, claim, request, expires } = change;
         let claim = claim.map(Arc::new);
         let receipt = claim.as_ref().map(|claim| claim.receipt.clone());
-        let call = Call { command, actor, org: None, role, request: RequestId(entropy::uuid()), receipt };
+        let call = Call { wish, actor, org: None, role, request: RequestId(entropy::uuid()), receipt };
         let (kept, of) = (claim.clone(), request.clone());
         let finish = move |decided: &crate::cluster::Decided<'_>| {
             let answer = answer(decided.state);

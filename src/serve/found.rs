@@ -213,7 +213,7 @@ fn roster(
 
 async fn submit(handle: &Handle, command: Command) -> anyhow::Result<()> {
     let call = Call {
-        command: command.into(),
+        wish: command.into(),
         actor: Actor::Appliance,
         org: None,
         role: Role::System,

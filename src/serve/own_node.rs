@@ -116,7 +116,7 @@ async fn token(appliance: &Arc<Appliance>) -> anyhow::Result<Minted> {
         expires: fresh.expires,
         replace: known.is_some(),
     }));
-    let change = Change::new(command.into(), Actor::Appliance, Role::System, None, axum::body::Bytes::new());
+    let change = Change::new(command, Actor::Appliance, Role::System, None, axum::body::Bytes::new());
     appliance.change(change, |_| Ok(ok(&crate::wire::operator::Nothing {}))).await.map_err(refused)?;
     line(appliance, &state, fresh, Purpose::Join(name)).map_err(refused)
 }

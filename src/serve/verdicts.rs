@@ -24,7 +24,7 @@ pub(super) async fn run(appliance: Arc<Appliance>, mut stop: Stop) {
         if verdicts.is_empty() {
             continue;
         }
-        let command = Command::Judge { verdicts }.into();
+        let command = Command::Judge { verdicts };
         let change = Change::new(command, Actor::Appliance, Role::System, None, axum::body::Bytes::new());
         if let Err(refused) = appliance.change(change, |_| Ok(ok(&Nothing {}))).await {
             tracing::warn!(code = refused.code, "the verdicts on silent nodes were not recorded");

@@ -14,6 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 use state::model::{FleetId, JobId, Millis, Revision};
+pub use state::subject::jobs::Capability;
 use state::subject::jobs::{Lane, Outcome, Spec};
 use state::view::records::Epoch;
 use std::collections::BTreeMap;
@@ -30,18 +31,6 @@ pub struct LeaseRequest {
     pub capabilities: BTreeMap<String, Capability>,
 }
 
-/// Whether a machine can do something. Absent from the report and unknown are different things.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Capability {
-    /// It can.
-    Present,
-    /// It cannot.
-    Absent,
-    /// It could not be found out.
-    Unknown,
-}
-
 /// A job with the lease on it. No `Debug`: the token is a secret.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Leased {
@@ -51,7 +40,8 @@ pub struct Leased {
     pub lease_token: String,
     /// Which attempt this is, from 1. The fence: a higher one ends every lower one.
     pub attempt: u32,
-    /// Seconds until the lease ends unless it is extended.
+    /// Seconds until the lease ends unless it is extended, counted from when the request was sent: with a repeated
+    /// request, whose answer is the first one's, from when it was first sent.
     pub expires_in_s: u64,
 }
 
@@ -79,7 +69,7 @@ pub struct Held {
 /// A lease that goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extended {
-    /// Seconds until it ends unless it is extended again.
+    /// Seconds until it ends unless it is extended again, counted from when the request was sent.
     pub expires_in_s: u64,
 }
 

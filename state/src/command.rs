@@ -1,6 +1,6 @@
 //! What may be asked for, by subject.
 
-use crate::subject::{appliances, enrolment, nodes};
+use crate::subject::{appliances, enrolment, jobs, nodes};
 use crate::{Code, Context, Event, Refusal, Role, State};
 
 /// A wish to change the state.
@@ -12,6 +12,8 @@ pub enum Command {
     Enrolment(enrolment::Command),
     /// Of nodes that have joined, with what they publish.
     Nodes(nodes::Command),
+    /// Of jobs and of who is given them.
+    Jobs(jobs::Command),
 }
 
 impl Command {
@@ -21,6 +23,7 @@ impl Command {
             Self::Appliances(command) => command.kind(),
             Self::Enrolment(command) => command.kind(),
             Self::Nodes(command) => command.kind(),
+            Self::Jobs(command) => command.kind(),
         }
     }
 }
@@ -34,7 +37,7 @@ macro_rules! from_subject {
         }
     )*};
 }
-from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes);
+from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, jobs => Jobs);
 
 /// Decides a command against a state: the events that it makes true, none if all is so already, or a refusal.
 pub fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<Event>, Refusal> {
@@ -50,5 +53,6 @@ pub fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<
         Command::Appliances(command) => appliances::decide(state, command, context),
         Command::Enrolment(command) => enrolment::decide(state, command, context),
         Command::Nodes(command) => nodes::decide(state, command, context),
+        Command::Jobs(command) => jobs::decide(state, command, context),
     }
 }

@@ -1,7 +1,7 @@
 //! What happened, as the journal keeps it: every id, time and random value is inside, so that applying needs nothing
 //! else.
 
-use crate::subject::{appliances, enrolment, nodes, services};
+use crate::subject::{appliances, enrolment, jobs, nodes, services};
 use serde::{Deserialize, Serialize};
 
 /// One fact. Kinds are only ever added; a reader that does not know one stops before it applies anything.
@@ -16,6 +16,8 @@ pub enum Event {
     Nodes(nodes::Event),
     /// Of what nodes publish.
     Services(services::Event),
+    /// Of jobs and of who is given them.
+    Jobs(jobs::Event),
 }
 
 macro_rules! from_subject {
@@ -27,4 +29,4 @@ macro_rules! from_subject {
         }
     )*};
 }
-from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, services => Services);
+from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, services => Services, jobs => Jobs);

@@ -29,6 +29,14 @@ pub enum Code {
     AddressPoolExhausted,
     /// The node was heard within two minutes.
     NodeLive,
+    /// The lease on a job has expired or ended, or is another's.
+    StaleLease,
+    /// Somebody wants the job stopped.
+    Cancelled,
+    /// A job's result that is not kept: too large, or with something in it that looks like a secret.
+    RefusedResult,
+    /// So much waits already that nothing more is taken.
+    QueueFull,
     /// No such object, or not yours to know.
     NotFound,
     /// The actor's role does not allow it.
@@ -73,6 +81,10 @@ impl Code {
             Self::Held => "held",
             Self::AddressPoolExhausted => "address_pool_exhausted",
             Self::NodeLive => "node_live",
+            Self::StaleLease => "stale_lease",
+            Self::Cancelled => "cancelled",
+            Self::RefusedResult => "refused_result",
+            Self::QueueFull => "queue_full",
             Self::NotFound => "not_found",
             Self::Forbidden => "forbidden",
             Self::Conflict => "conflict",

@@ -1,7 +1,7 @@
 //! Everything that is true, as one immutable value: persistent maps, so that a copy to decide on costs nothing.
 
 use crate::model::{Millis, NodeId, RequestId, Revision};
-use crate::subject::{appliances, enrolment, nodes, services};
+use crate::subject::{appliances, enrolment, jobs, nodes, services};
 use crate::view::records::Gone;
 use crate::view::told::{self, Told};
 use crate::{Actor, Event};
@@ -40,6 +40,9 @@ pub struct State {
     pub nodes: nodes::Nodes,
     /// What they publish.
     pub services: services::Services,
+    /// Work that happens once. Absent from states kept before there was any.
+    #[serde(default)]
+    pub jobs: jobs::Jobs,
     /// What nodes have been told: revisions of records and scopes, and tombstones.
     pub told: Told,
 }
@@ -74,6 +77,7 @@ impl State {
                 Event::Enrolment(event) => enrolment::apply(self, event, &mut touched),
                 Event::Nodes(event) => nodes::apply(self, event, &mut touched),
                 Event::Services(event) => services::apply(self, event, &mut touched),
+                Event::Jobs(event) => jobs::apply(self, event),
             }
         }
         told::retell(self, touched);

@@ -53,7 +53,7 @@ fn add(n: u64) -> Command {
 
 fn call(command: Command) -> Call {
     Call {
-        command,
+        wish: command.into(),
         actor: Actor::Appliance,
         org: None,
         role: Role::Admin,

@@ -110,7 +110,7 @@ async fn admitted(appliance: &Arc<Appliance>, client: &Client) -> Result<NodeId,
     let node = identify(&state, &client.certificate, now())?;
     if enrolment::is_successor(&state, &client.certificate) {
         let command = enrolment::Command::UseCertificate { certificate: client.certificate };
-        let change = Change::new(command.into(), Actor::Node { id: node }, Role::Node, None, axum::body::Bytes::new());
+        let change = Change::new(command, Actor::Node { id: node }, Role::Node, None, axum::body::Bytes::new());
         appliance.change(change, |_| Ok(ok(&crate::wire::operator::Nothing {}))).await?;
     }
     if client.place.prove(node) { Ok(node) } else { Err(crowded()) }

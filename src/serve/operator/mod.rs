@@ -10,6 +10,7 @@ mod views;
 use crate::authority::body;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{Refused, from_decision, invalid, too_large};
+use crate::cluster::Wish;
 use crate::serve::accept::LocalPeer;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::{Received, respond};
@@ -19,7 +20,7 @@ use axum::extract::{Extension, Path, Request, State as Shared};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use state::model::Name;
-use state::{Actor, Command, Context, Role, State};
+use state::{Actor, Context, Role, State};
 use std::sync::Arc;
 
 pub use token::{Fresh, line, mint};
@@ -100,7 +101,7 @@ impl Call {
     /// Has a change decided once, see [`Appliance::change`].
     async fn change(
         &self,
-        command: impl Into<Command>,
+        wish: impl Into<Wish>,
         answer: impl FnOnce(&State) -> Result<Answer, Refused> + Send + 'static,
     ) -> Result<Answer, Refused> {
         let claim = match self.received.idempotency() {
@@ -108,7 +109,7 @@ impl Call {
             None => None,
         };
         let bytes = self.received.body.clone().unwrap_or_default();
-        self.appliance.change(Change::new(command.into(), self.actor(), Role::Admin, claim, bytes), answer).await
+        self.appliance.change(Change::new(wish, self.actor(), Role::Admin, claim, bytes), answer).await
     }
 }
 

@@ -457,6 +457,7 @@ fn depart(state: &mut State, id: NodeId, reason: Gone, touched: &mut Touched) {
     let revision = state.revision;
     let Some(node) = state.nodes.all.remove(&id) else { return };
     super::enrolment::forget(state, &node);
+    super::jobs::forget(state, id);
     state.nodes.by_name.remove(&node.name);
     touched.insert(id);
     touched.gone.insert(id, reason);

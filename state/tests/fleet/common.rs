@@ -1,6 +1,7 @@
 //! A founded fleet that commands are run against, each as its own change.
 
 use state::model::*;
+use state::subject::jobs::{self, Outcome, Probe, Spec};
 use state::subject::services::{Pair, Port};
 use state::subject::{appliances, enrolment, nodes};
 use state::view::records::Protocol;
@@ -58,15 +59,7 @@ impl Fleet {
     pub(crate) fn run(&mut self, command: impl Into<Command>) -> Result<Vec<Event>, Refusal> {
         let command = command.into();
         let kind = command.kind().to_owned();
-        let context = Context {
-            actor: Actor::Appliance,
-            org: self.org.clone(),
-            role: Role::Admin,
-            now: self.now,
-            clock_trusted: self.clock_trusted,
-            entropy: [0; 32],
-            request: RequestId(uuid::Uuid::nil()),
-        };
+        let context = self.context();
         let events = decide(&self.state, command, &context)?;
         if !events.is_empty() {
             let change = Change {
@@ -81,6 +74,18 @@ impl Fleet {
             self.changes.push(change);
         }
         Ok(events)
+    }
+
+    pub(crate) fn context(&self) -> Context {
+        Context {
+            actor: Actor::Appliance,
+            org: self.org.clone(),
+            role: Role::Admin,
+            now: self.now,
+            clock_trusted: self.clock_trusted,
+            entropy: [0; 32],
+            request: RequestId(uuid::Uuid::nil()),
+        }
     }
 
     pub(crate) fn code(&mut self, command: impl Into<Command>) -> Code {
@@ -123,6 +128,46 @@ pub(crate) fn join(token: Option<u8>, key: u8) -> enrolment::Command {
         certificate: hash(150 + key),
         window: (Millis(0), Millis(9_000_000)),
         seq: 0,
+    }))
+}
+
+pub(crate) fn job(n: u8) -> JobId {
+    JobId(uuid::Uuid::from_u128(7_000 + u128::from(n)))
+}
+
+pub(crate) fn wanted(node: u8, n: u8, spec: Spec) -> jobs::Wanted {
+    jobs::Wanted { id: job(n), node: id(node), spec, attempts: jobs::ATTEMPTS }
+}
+
+pub(crate) fn check() -> Spec {
+    Spec::ServiceCheck { probe: Probe::Tcp("127.0.0.1:22".into()), timeout_s: 10 }
+}
+
+/// Checks for node `node`, as the jobs of these numbers.
+pub(crate) fn submit(node: u8, jobs: std::ops::RangeInclusive<u8>) -> jobs::Command {
+    jobs::Command::Submit { jobs: jobs.map(|n| wanted(node, n, check())).collect() }
+}
+
+/// Node `node` asks with its first certificate for any job, under the token of this number.
+pub(crate) fn lease(node: u8, token: u8) -> jobs::Command {
+    jobs::Command::Lease(Box::new(jobs::Lease {
+        certificate: hash(150 + node),
+        lane: None,
+        token: hash(token),
+        capabilities: Default::default(),
+    }))
+}
+
+/// Node `node` answers with its first certificate for an attempt whose lease has not expired.
+pub(crate) fn complete(node: u8, n: u8, token: u8, attempt: u32, outcome: Outcome) -> jobs::Command {
+    jobs::Command::Complete(Box::new(jobs::Complete {
+        certificate: hash(150 + node),
+        job: job(n),
+        token: hash(token),
+        attempt,
+        outcome,
+        result: hash(200),
+        live: true,
     }))
 }
 

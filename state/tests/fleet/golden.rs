@@ -5,6 +5,7 @@
 use crate::common::*;
 use state::Change;
 use state::model::*;
+use state::subject::jobs::{self, Capability, Outcome};
 use state::subject::{enrolment, nodes};
 use state::view::records::{Liveness, Scope};
 use state::view::told;
@@ -45,7 +46,35 @@ fn eventful() -> Fleet {
     fleet.run(remove(1, true, true)).unwrap();
     fleet.run(renew(152, 70)).unwrap();
     fleet.run(enrolment::Command::UseCertificate { certificate: hash(70) }).unwrap();
+    worked(&mut fleet);
     fleet
+}
+
+/// Node 2 does jobs with its certificate 70.
+fn worked(fleet: &mut Fleet) {
+    let lease = |token, capable: &[&str]| {
+        let capabilities = capable.iter().map(|name| ((*name).to_owned(), Capability::Present)).collect();
+        jobs::Command::Lease(Box::new(jobs::Lease {
+            certificate: hash(70),
+            lane: None,
+            token: hash(token),
+            capabilities,
+        }))
+    };
+    fleet.run(submit(2, 1..=2)).unwrap();
+    fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 3, jobs::Spec::NetworkCheck {})] }).unwrap();
+    fleet.run(lease(60, &["build"])).unwrap();
+    let jobs::Command::Complete(mut complete) = complete(2, 1, 60, 1, Outcome::Failed) else { panic!() };
+    complete.certificate = hash(70);
+    fleet.run(jobs::Command::Complete(complete)).unwrap();
+    fleet.run(lease(61, &["build"])).unwrap();
+    fleet.run(jobs::Command::Cancel { job: job(2) }).unwrap();
+    fleet.run(lease(62, &["build"])).unwrap();
+    fleet.run(jobs::Command::Reap { expired: vec![(job(3), 1)] }).unwrap();
+    fleet.run(jobs::Command::Cancel { job: job(3) }).unwrap();
+    fleet.run(jobs::Command::Retry { job: job(3) }).unwrap();
+    fleet.run(jobs::Command::Drain { name: name("n2"), until: Some(Millis(8)) }).unwrap();
+    fleet.run(jobs::Command::Undrain { name: name("n2") }).unwrap();
 }
 
 /// Compares, or with `HOLDFAST_GOLDEN=write` writes what a new format looks like, to be looked at and committed.

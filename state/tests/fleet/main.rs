@@ -4,4 +4,5 @@
 mod certificates;
 mod common;
 mod golden;
+mod jobs;
 mod rules;

@@ -1,10 +1,11 @@
 //! A fleet's life as the store sees it: every command there is, in batches of one to three changes, with receipts, votes,
 //! checkpoints and a growing file in between; and what must be found of it afterwards.
 
-use crate::common::{Fleet, add, hash, id, join, name, register, remove, renew};
+use crate::common::{Fleet, add, complete, hash, id, job, join, lease, name, register, remove, renew, submit};
 use crate::medium::{Op, Recorder};
 use state::model::{ApplianceId, Millis, Revision, SigningKey};
 use state::store::{Batch, Body, Checkpoint, Entry, EntryId, Head, RowKey, Rows, SideRow, Store, state_hash};
+use state::subject::jobs::{self, Outcome};
 use state::subject::{appliances, enrolment, nodes};
 use state::view::records::{Epoch, Liveness};
 use state::{Change, Command, Hash};
@@ -53,6 +54,15 @@ fn commands() -> Vec<Command> {
     all.push(nodes::Command::Leave { key: SigningKey::from_bytes([3; 32]), node: id(3), seq: 9 }.into());
     all.push(remove(4, true, false).into());
     all.push(nodes::Command::Revoke { target: nodes::RevokeTarget::Name(name("n5")) }.into());
+    all.push(submit(1, 1..=3).into());
+    all.push(lease(1, 60).into());
+    all.push(complete(1, 1, 60, 1, Outcome::Succeeded).into());
+    all.push(lease(1, 61).into());
+    all.push(jobs::Command::Reap { expired: vec![(job(2), 1)] }.into());
+    all.push(jobs::Command::Cancel { job: job(3) }.into());
+    all.push(jobs::Command::Retry { job: job(3) }.into());
+    all.push(jobs::Command::Drain { name: name("n2"), until: Some(Millis(2_000_000)) }.into());
+    all.push(jobs::Command::Undrain { name: name("n2") }.into());
     all.push(renew(151, 97).into());
     all.push(enrolment::Command::UseCertificate { certificate: hash(97) }.into());
     let appliance = appliances::Appliance {
@@ -84,6 +94,14 @@ fn kind(command: &Command) -> usize {
         Command::Nodes(nodes::Command::Revoke { .. }) => 12,
         Command::Enrolment(enrolment::Command::RenewCertificate { .. }) => 13,
         Command::Enrolment(enrolment::Command::UseCertificate { .. }) => 14,
+        Command::Jobs(jobs::Command::Submit { .. }) => 15,
+        Command::Jobs(jobs::Command::Lease(_)) => 16,
+        Command::Jobs(jobs::Command::Complete(_)) => 17,
+        Command::Jobs(jobs::Command::Cancel { .. }) => 18,
+        Command::Jobs(jobs::Command::Retry { .. }) => 19,
+        Command::Jobs(jobs::Command::Reap { .. }) => 20,
+        Command::Jobs(jobs::Command::Drain { .. }) => 21,
+        Command::Jobs(jobs::Command::Undrain { .. }) => 22,
     }
 }
 
@@ -93,7 +111,7 @@ fn every_command_is_in_the_script() {
     let mut kinds: Vec<usize> = commands().iter().map(kind).chain([0]).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, (0..=14).collect::<Vec<_>>());
+    assert_eq!(kinds, (0..=22).collect::<Vec<_>>());
 }
 
 impl Life {

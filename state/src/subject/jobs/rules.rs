@@ -1,0 +1,297 @@
+//! Who is given which job, and what their answers count: from a command about jobs to events or a refusal.
+
+use super::{ATTEMPTS_MAX, BACKOFF, BACKOFF_MAX, TIMEOUT_MAX};
+use super::{
+    Answered, CAPABILITIES, Capability, Command, Complete, Drain, Event, FINISHED, FINISHED_PER_NODE, Job, Lane, Lease,
+    OPEN, OPEN_PER_NODE, Outcome, Phase, Spec, Wanted,
+};
+use crate::model::{Fingerprint, JobId, Millis, Name, NodeId};
+use crate::subject::enrolment::holder;
+use crate::subject::nodes::find;
+use crate::{Code, Context, Refusal, State, hash_of};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Decision = Result<Vec<crate::Event>, Refusal>;
+
+pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Decision {
+    match command {
+        Command::Submit { jobs } => decide_submit(state, jobs, context),
+        Command::Lease(lease) => decide_lease(state, *lease, context),
+        Command::Complete(complete) => decide_complete(state, *complete, context),
+        Command::Cancel { job } => decide_cancel(state, job, context),
+        Command::Retry { job } => decide_retry(state, job, context),
+        Command::Reap { expired } => Ok(decide_reap(state, &expired, context)),
+        Command::Drain { name, until } => {
+            let (node, drain) = (find(state, &name, context)?.id, Drain { until });
+            let held = state.jobs.boards.get(&node).and_then(|board| board.drain);
+            Ok(if held == Some(drain) { Vec::new() } else { vec![Event::Drained { node, drain }.into()] })
+        }
+        Command::Undrain { name } => {
+            let node = find(state, &name, context)?.id;
+            let held = state.jobs.boards.get(&node).and_then(|board| board.drain);
+            Ok(held.map(|_| Event::Undrained { node }.into()).into_iter().collect())
+        }
+    }
+}
+
+/// The job whose present lease this certificate and token prove, at a heartbeat and at whatever else belongs to an
+/// attempt. Whether the lease has expired is not known here; `trusted` is as in [`holder`].
+///
+/// # Errors
+/// [`Code::CertificateRefused`], [`Code::NotFound`], [`Code::StaleLease`], [`Code::Cancelled`].
+pub fn held<'a>(
+    state: &'a State,
+    certificate: &Fingerprint,
+    id: JobId,
+    token: &Fingerprint,
+    now: Millis,
+    trusted: bool,
+) -> Result<&'a Job, Refusal> {
+    let node = holder(state, certificate, now, trusted)?;
+    let job = own(state, node, id)?;
+    check_lease(job, token)?;
+    if job.cancel {
+        return Err(cancelled(id));
+    }
+    let drain = state.jobs.boards.get(&node).and_then(|board| board.drain);
+    match drain.and_then(|drain| drain.until) {
+        Some(until) if trusted && now >= until => Err(stale(id, "its node was to have stopped its work by now")),
+        Some(_) | None => Ok(job),
+    }
+}
+
+fn decide_submit(state: &State, jobs: Vec<Wanted>, context: &Context) -> Decision {
+    let mut ids = BTreeSet::new();
+    let mut more: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut events = Vec::new();
+    for job in jobs {
+        let node =
+            state.nodes.all.get(&job.node).filter(|node| context.covers(node.org.as_ref())).ok_or_else(|| {
+                let why = format!("no node {} is in the registry", job.node);
+                Refusal::new(Code::NotFound, "nothing was queued", why, "`holdfast node ls` shows the nodes there are")
+            })?;
+        if let Err(why) = check_wanted(&job) {
+            return Err(Refusal::new(Code::Invalid, "nothing was queued", why, "correct the job"));
+        }
+        if !ids.insert(job.id) || state.jobs.all.contains_key(&job.id) {
+            let why = format!("there is a job {} already", job.id);
+            return Err(Refusal::new(Code::Held, "nothing was queued", why, "ask again under a fresh id"));
+        }
+        *more.entry(job.node).or_default() += 1;
+        events.push(Event::Submitted { job, org: node.org.clone(), by: context.actor.clone() }.into());
+    }
+    refuse_overfull(state, &more)?;
+    Ok(events)
+}
+
+fn check_wanted(job: &Wanted) -> Result<(), String> {
+    if !(1..=ATTEMPTS_MAX).contains(&job.attempts) {
+        return Err(format!("it asks for {} attempts, and 1 to {ATTEMPTS_MAX} can be made", job.attempts));
+    }
+    match &job.spec {
+        Spec::ServiceCheck { timeout_s, .. } if !(1..=TIMEOUT_MAX).contains(timeout_s) => {
+            Err(format!("it may take {timeout_s} s, and 1 to {TIMEOUT_MAX} can be given"))
+        }
+        Spec::ServiceCheck { .. } | Spec::NetworkEnsure {} | Spec::NetworkCheck {} | Spec::NetworkWithdraw {} => Ok(()),
+    }
+}
+
+fn refuse_overfull(state: &State, more: &BTreeMap<NodeId, usize>) -> Result<(), Refusal> {
+    let full = |why: String| {
+        let todo = "wait until some are over, or cancel some: `holdfast job ls` shows them";
+        Err(Refusal::new(Code::QueueFull, "nothing was queued", why, todo))
+    };
+    for (node, more) in more {
+        let open = state.jobs.boards.get(node).map_or(0, |board| board.queued.len() + board.leased.len());
+        if open + more > OPEN_PER_NODE {
+            return full(format!("node {node} has {open} jobs to do, and may have {OPEN_PER_NODE}"));
+        }
+    }
+    let open = state.jobs.all.len() - state.jobs.finished.len();
+    if open + more.values().sum::<usize>() > OPEN {
+        return full(format!("{open} jobs are to be done, and {OPEN} may be"));
+    }
+    Ok(())
+}
+
+fn decide_lease(state: &State, lease: Lease, context: &Context) -> Decision {
+    let node = holder(state, &lease.certificate, context.now, context.clock_trusted)?;
+    let board = state.jobs.boards.get(&node);
+    let mut events = Vec::new();
+    if lease.lane != Some(Lane::Network) {
+        let capabilities = read_capabilities(lease.capabilities)?;
+        if board.map_or(!capabilities.is_empty(), |board| board.capabilities != capabilities) {
+            events.push(Event::CapabilitiesReported { node, capabilities }.into());
+        }
+    }
+    let Some(board) = board.filter(|board| board.drain.is_none()) else { return Ok(events) };
+    let lanes = lease.lane.map_or(vec![Lane::Network, Lane::Workload], |lane| vec![lane]);
+    let firsts = lanes.into_iter().filter_map(|lane| {
+        let from = (lane, Millis(0), JobId(uuid::Uuid::nil()));
+        board.queued.range(from..).next().filter(|(of, _, _)| *of == lane).map(|(_, due, id)| (*due, *id))
+    });
+    // A clock that is not to be believed must not keep work back: a pause is a courtesy.
+    let due = firsts.min().filter(|(due, _)| *due <= context.now || !context.clock_trusted);
+    if let Some(job) = due.and_then(|(_, id)| state.jobs.all.get(&id)) {
+        events.push(Event::Leased { job: job.id, attempt: job.attempt + 1, token: lease.token }.into());
+    }
+    Ok(events)
+}
+
+fn read_capabilities(reported: BTreeMap<String, Capability>) -> Result<BTreeMap<Name, Capability>, Refusal> {
+    let refused = |why: String| {
+        Refusal::new(Code::Invalid, "the capabilities were refused", why, "this agent and this appliance do not match")
+    };
+    if reported.len() > CAPABILITIES {
+        return Err(refused(format!("there are {}, and {CAPABILITIES} are kept", reported.len())));
+    }
+    let read = |(name, held): (String, Capability)| Name::new(&name).map(|name| (name, held));
+    reported.into_iter().map(read).collect::<Result<_, _>>().map_err(|error| refused(error.to_string()))
+}
+
+fn decide_complete(state: &State, complete: Complete, context: &Context) -> Decision {
+    let Complete { certificate, job: id, token, attempt, outcome, result, live } = complete;
+    let node = holder(state, &certificate, context.now, context.clock_trusted)?;
+    let job = own(state, node, id)?;
+    let answered = Answered { attempt, token, outcome, result };
+    if job.results.contains(&answered) {
+        return Ok(Vec::new());
+    }
+    check_lease(job, &token)?;
+    if attempt != job.attempt {
+        return Err(stale(id, "the lease is of another attempt"));
+    }
+    if !live {
+        return Err(stale(id, "the lease has expired"));
+    }
+    let phase = match outcome {
+        Outcome::Succeeded => Phase::Succeeded,
+        Outcome::Failed | Outcome::Retryable if job.cancel => Phase::Cancelled,
+        Outcome::Failed => Phase::Failed { why: format!("attempt {attempt} failed for good") },
+        Outcome::Retryable => after(job, "it failed", context),
+    };
+    let over = if phase.is_over() { vec![node] } else { vec![] };
+    let completed = Event::Completed { job: id, answered, phase };
+    Ok([completed.into()].into_iter().chain(surplus(state, &over)).collect())
+}
+
+/// What becomes of a job whose attempt came to nothing, though not for good.
+fn after(job: &Job, why: &str, context: &Context) -> Phase {
+    if job.attempt >= job.attempts {
+        return Phase::Failed { why: format!("attempt {} of {} was the last: {why}", job.attempt, job.attempts) };
+    }
+    let doubled = BACKOFF.saturating_mul(1 << (job.attempt - 1).min(32));
+    let longest = doubled.min(BACKOFF_MAX);
+    let chance = hash_of(b"holdfast/backoff/v1", &[&context.entropy, job.id.0.as_bytes()]);
+    let chance = chance.as_bytes().iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
+    Phase::Queued { not_before: context.now.plus(chance % (longest + 1)) }
+}
+
+fn decide_reap(state: &State, expired: &[(JobId, u32)], context: &Context) -> Vec<crate::Event> {
+    let mut over = Vec::new();
+    let mut events: Vec<crate::Event> = Vec::new();
+    for (id, attempt) in expired {
+        let open = state.jobs.is_open(*id, *attempt);
+        let Some(job) = state.jobs.all.get(id).filter(|_| open) else { continue };
+        let phase =
+            if job.cancel { Phase::Cancelled } else { after(job, "its lease ended without an answer", context) };
+        if phase.is_over() {
+            over.push(job.node);
+        }
+        events.push(Event::Expired { job: *id, attempt: *attempt, phase }.into());
+    }
+    events.extend(surplus(state, &over));
+    events
+}
+
+/// Makes room for jobs of these nodes that are over now: the oldest others are forgotten.
+fn surplus(state: &State, over: &[NodeId]) -> Option<crate::Event> {
+    let mut more: BTreeMap<NodeId, usize> = BTreeMap::new();
+    over.iter().for_each(|node| *more.entry(*node).or_default() += 1);
+    let mut oldest: BTreeSet<(Millis, JobId)> = BTreeSet::new();
+    for (node, more) in more {
+        let Some(board) = state.jobs.boards.get(&node) else { continue };
+        let surplus = (board.finished.len() + more).saturating_sub(FINISHED_PER_NODE);
+        oldest.extend(board.finished.iter().take(surplus).copied());
+    }
+    let surplus = (state.jobs.finished.len() + over.len()).saturating_sub(FINISHED);
+    oldest.extend(state.jobs.finished.iter().take(surplus).copied());
+    let jobs: Vec<JobId> = oldest.into_iter().map(|(_, id)| id).collect();
+    (!jobs.is_empty()).then(|| Event::Forgotten { jobs }.into())
+}
+
+fn decide_cancel(state: &State, id: JobId, context: &Context) -> Decision {
+    let job = find_job(state, id, context)?;
+    match job.phase {
+        Phase::Queued { .. } => {
+            Ok([Event::Cancelled { job: id }.into()].into_iter().chain(surplus(state, &[job.node])).collect())
+        }
+        Phase::Leased { .. } if job.cancel => Ok(Vec::new()),
+        Phase::Leased { .. } => Ok(vec![Event::CancelAsked { job: id }.into()]),
+        Phase::Cancelled => Ok(Vec::new()),
+        Phase::Succeeded | Phase::Failed { .. } => Err(Refusal::new(
+            Code::Conflict,
+            format!("job {id} was not cancelled"),
+            format!("it is over: {}", job.phase.as_str()),
+            "there is nothing to stop any more",
+        )),
+    }
+}
+
+fn decide_retry(state: &State, id: JobId, context: &Context) -> Decision {
+    let job = find_job(state, id, context)?;
+    let refused =
+        |why: &str, todo: &str| Err(Refusal::new(Code::Conflict, format!("job {id} was not queued again"), why, todo));
+    if !state.nodes.all.contains_key(&job.node) {
+        return refused("its node is gone", "run the same on another node: `holdfast job run`");
+    }
+    match job.phase {
+        Phase::Queued { not_before } if not_before <= context.now => Ok(Vec::new()),
+        Phase::Queued { .. } => {
+            Ok(vec![Event::Retried { job: id, not_before: context.now, attempts: job.attempts }.into()])
+        }
+        Phase::Leased { .. } => refused("its node is at it", "wait until that attempt has ended, or cancel it"),
+        Phase::Succeeded => refused("it is done", "run the same again: `holdfast job run`"),
+        Phase::Failed { .. } | Phase::Cancelled => {
+            refuse_overfull(state, &BTreeMap::from([(job.node, 1)]))?;
+            let attempts = job.attempts.max(job.attempt + 1);
+            Ok(vec![Event::Retried { job: id, not_before: context.now, attempts }.into()])
+        }
+    }
+}
+
+/// The job, if the actor may know of it.
+fn find_job<'a>(state: &'a State, id: JobId, context: &Context) -> Result<&'a Job, Refusal> {
+    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref()));
+    job.ok_or_else(|| not_found(id, "`holdfast job ls` shows the jobs there are"))
+}
+
+/// The job, if it is this node's.
+fn own(state: &State, node: NodeId, id: JobId) -> Result<&Job, Refusal> {
+    let job = state.jobs.all.get(&id).filter(|job| job.node == node);
+    job.ok_or_else(|| not_found(id, "stop what belongs to it"))
+}
+
+/// Refuses a token that is not that of the present lease.
+fn check_lease(job: &Job, token: &Fingerprint) -> Result<(), Refusal> {
+    match &job.phase {
+        Phase::Leased { token: held, .. } if held == token => Ok(()),
+        Phase::Leased { .. } => Err(stale(job.id, "the lease is not the present one")),
+        Phase::Queued { .. } => Err(stale(job.id, "the lease has ended, and the job waits for its next attempt")),
+        Phase::Succeeded | Phase::Failed { .. } => Err(stale(job.id, "the job is over")),
+        Phase::Cancelled => Err(cancelled(job.id)),
+    }
+}
+
+fn not_found(id: JobId, todo: &str) -> Refusal {
+    Refusal::new(Code::NotFound, format!("there is no job {id}"), "no job of that id is known", todo)
+}
+
+fn stale(id: JobId, why: &str) -> Refusal {
+    Refusal::new(Code::StaleLease, format!("nothing was done for job {id}"), why, "stop what belongs to that attempt")
+}
+
+fn cancelled(id: JobId) -> Refusal {
+    let todo = "stop what belongs to it, and then say how far it came";
+    Refusal::new(Code::Cancelled, format!("job {id} was cancelled"), "somebody wants it stopped", todo)
+}
