@@ -30,6 +30,24 @@ pub const ATTEMPT: Duration = Duration::from_secs(4 * 3600);
 
 /// Body of a request, bytes: a register with 256 services fits twice, and 1,024 strangers hold 64 MiB at most.
 pub const BODY: usize = 64 * 1024;
+/// A job's result, bytes of its canonical JSON: a few thousand findings.
+pub const RESULT: usize = 64 * 1024;
+/// Body of a request on the gateway, bytes: a result with what goes around it.
+pub const GATEWAY_BODY: usize = RESULT + 4 * 1024;
+/// How long a result is kept: longer than anybody asks what a check found.
+pub const RESULT_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Lines of a job's log that are kept, the last ones.
+pub const LOG_LINES: usize = 512;
+/// Bytes of a line of a log; longer ones are cut.
+pub const LOG_LINE: usize = 2 * 1024;
+/// Bytes of a job's log that are kept.
+pub const LOG_BYTES: usize = 64 * 1024;
+/// Lines that one request may add to a log.
+pub const LOG_LINES_AT_ONCE: usize = 256;
+/// Jobs whose logs are kept: with the limit above, 64 MiB at most.
+pub const LOGS: usize = 1024;
+/// Jobs in one answer to an operator, the newest.
+pub const JOBS_SHOWN: usize = 1000;
 /// A TLS handshake, from accept.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The next request's header lines, all of them, from the handshake or the last answer: three heartbeats, so that an

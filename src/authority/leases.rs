@@ -61,6 +61,12 @@ impl Leases {
         }
     }
 
+    /// How long the lease of an attempt is good for yet, if it is known.
+    pub fn left(&self, job: JobId, attempt: u32, now: Duration) -> Option<Duration> {
+        let lease = self.open.get(&job).filter(|lease| lease.attempt == attempt)?;
+        Some(lease.ends.saturating_sub(now))
+    }
+
     /// The leases that have expired, also those of attempts that are over in other ways.
     pub fn expired(&self, now: Duration) -> Vec<(JobId, u32)> {
         let expired = self.open.iter().filter(|(_, lease)| lease.ends <= now);

@@ -5,6 +5,7 @@ pub mod body;
 pub mod enrol;
 pub mod gateway;
 pub mod leases;
+pub mod logs;
 pub mod nonces;
 pub mod pending;
 pub mod presence;
@@ -14,6 +15,7 @@ pub mod records;
 pub mod refusal;
 pub mod register;
 pub mod request;
+pub mod secrets;
 pub mod signature;
 
 use crate::keys::CertificateAuthority;
@@ -35,6 +37,10 @@ pub struct Soft {
     pub presence: presence::Presence,
     /// Who asked to be admitted.
     pub pending: pending::Pending,
+    /// When leases on jobs end.
+    pub leases: leases::Leases,
+    /// What running jobs say.
+    pub logs: logs::Logs,
     nonces: nonces::Nonces,
     enrolments: rates::Rates,
     failures: rates::Rates,
@@ -46,6 +52,8 @@ impl Authority {
         let soft = Soft {
             presence: presence::Presence::new(now),
             pending: pending::Pending::default(),
+            leases: leases::Leases::default(),
+            logs: logs::Logs::default(),
             nonces: nonces::Nonces::default(),
             enrolments: rates::Rates::new(Some(limits::ENROL_TOTAL)),
             failures: rates::Rates::new(None),

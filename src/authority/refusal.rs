@@ -51,7 +51,7 @@ fn status(code: Code) -> u16 {
 
 /// A body above the limit: 413.
 pub fn too_large() -> Refused {
-    let detail = format!("the body is larger than {} bytes", crate::limits::BODY);
+    let detail = "the body is larger than any that is taken here";
     problem(413, "too_large", "the request was refused", detail, "send less")
 }
 

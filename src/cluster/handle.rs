@@ -3,7 +3,7 @@
 use super::receipts::ReceiptKey;
 use crate::limits;
 use state::model::{OrgName, RequestId, Revision};
-use state::store::{Batch, SideRow, Store, StoreError, Verified};
+use state::store::{Batch, RowKey, SideRow, Store, StoreError, Verified};
 use state::{Actor, Change, Command, Refusal, Role, State};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -218,6 +218,11 @@ impl Handle {
         let row = key.row();
         let found = self.read(move |store| store.row(&row)).await;
         found.ok().and_then(Result::ok).flatten().map(|row| row.value)
+    }
+
+    /// The rows of a side table whose keys begin with `prefix.key`, in the order of their keys.
+    pub async fn rows(&self, prefix: RowKey) -> Result<Result<Vec<SideRow>, StoreError>, SubmitError> {
+        self.read(move |store| store.rows(&prefix)).await
     }
 
     /// The batches that hold the changes from `from` on, until there are `limit` changes or the journal ends.

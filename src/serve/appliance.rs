@@ -8,8 +8,12 @@ use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError, Wish};
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use state::model::{ApplianceId, Endpoint, Fingerprint, Millis, RequestId};
+use state::store::SideRow;
 use state::{Actor, Context, Role, State};
 use std::sync::Arc;
+
+/// The status of an answer that nothing came of: asking again may come to something, so it is not kept.
+const NOTHING: u16 = 204;
 
 /// A running appliance.
 pub struct Appliance {
@@ -41,13 +45,15 @@ pub struct Change {
     pub request: Bytes,
     /// When the receipt may go.
     pub expires: Millis,
+    /// Rows that are kept with it, unless it is refused.
+    pub rows: Vec<SideRow>,
 }
 
 impl Change {
     /// A change whose receipt, if it has one, lives an hour.
     pub fn new(wish: impl Into<Wish>, actor: Actor, role: Role, claim: Option<Claim>, request: Bytes) -> Self {
         let life = u64::try_from(limits::RECEIPT_LIFE.as_millis()).expect("an hour in milliseconds");
-        Self { wish: wish.into(), actor, role, claim, request, expires: clock::wall().plus(life) }
+        Self { wish: wish.into(), actor, role, claim, request, expires: clock::wall().plus(life), rows: Vec::new() }
     }
 }
 
@@ -78,17 +84,20 @@ impl Appliance {
         change: Change,
         answer: impl FnOnce(&State) -> Result<Answer, Refused> + Send + 'static,
     ) -> Result<Answer, Refused> {
-        let Change { wish, actor, role, claim, request, expires } = change;
+        let Change { wish, actor, role, claim, request, expires, mut rows } = change;
         let claim = claim.map(Arc::new);
         let receipt = claim.as_ref().map(|claim| claim.receipt.clone());
         let call = Call { wish, actor, org: None, role, request: RequestId(entropy::uuid()), receipt };
         let (kept, of) = (claim.clone(), request.clone());
         let finish = move |decided: &crate::cluster::Decided<'_>| {
             let answer = answer(decided.state);
-            let rows = match (&answer, kept) {
-                (Ok(answer), Some(claim)) => vec![claim.receipt.keep(claim.seal(&of, answer, expires), expires)],
-                (Err(_), _) | (Ok(_), None) => Vec::new(),
-            };
+            match (&answer, kept) {
+                (Ok(answer), Some(claim)) if answer.status != NOTHING => {
+                    rows.push(claim.receipt.keep(claim.seal(&of, answer, expires), expires));
+                }
+                (Ok(_), _) => {}
+                (Err(_), _) => rows.clear(),
+            }
             Finished { answer, rows }
         };
         match self.handle.submit(call, finish).await.map_err(|error| undecided(&error))? {

@@ -21,10 +21,15 @@ pub struct Received {
 }
 
 impl Received {
-    /// Reads the body, up to the limit.
+    /// Reads the body, up to the limit of most listeners.
     pub async fn read(request: axum::extract::Request) -> Self {
+        Self::read_up_to(limits::BODY, request).await
+    }
+
+    /// Reads the body, up to `limit` bytes.
+    pub async fn read_up_to(limit: usize, request: axum::extract::Request) -> Self {
         let (parts, body) = request.into_parts();
-        let body = axum::body::to_bytes(body, limits::BODY).await.ok();
+        let body = axum::body::to_bytes(body, limit).await.ok();
         Self { parts, body }
     }
 
@@ -75,6 +80,11 @@ impl Received {
 /// An answer of 200 with this document.
 pub fn ok<T: Serialize>(document: &T) -> Answer {
     Answer { status: 200, body: String::from_utf8(state::to_bytes(document)).expect("JSON is UTF-8") }
+}
+
+/// An answer of 204: there is nothing to say.
+pub fn nothing() -> Answer {
+    Answer { status: 204, body: String::new() }
 }
 
 /// What goes out.

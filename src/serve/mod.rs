@@ -6,6 +6,7 @@ pub mod found;
 pub mod gate;
 pub mod gateway;
 pub mod http;
+mod leases;
 pub mod mesh;
 mod names;
 pub mod operator;

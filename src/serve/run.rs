@@ -7,7 +7,7 @@ use crate::serve::accept::{bind, serve_local, serve_tls, stranger};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
 use crate::serve::stop::{self, Stop};
-use crate::serve::{found, gateway, mesh, names, operator, own_node, page, tls, verdicts};
+use crate::serve::{found, gateway, leases, mesh, names, operator, own_node, page, tls, verdicts};
 use crate::{clock, files, tasks};
 use anyhow::Context as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -106,6 +106,7 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
             ),
         ),
         tasks::spawn("verdicts", verdicts::run(appliance.clone(), stop.clone())),
+        tasks::spawn("leases", leases::run(appliance.clone(), stop.clone())),
         tasks::spawn("page", page::serve(page_listener, appliance.clone(), stop.clone())),
         tasks::spawn("operator socket", local(dir, appliance.clone(), stop.clone())?),
     ];

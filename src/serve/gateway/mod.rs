@@ -5,13 +5,16 @@
 //! next request of a connection that it holds. Commands carry what proves the caller, and the writer checks it again in
 //! the same decision as their effect.
 
+mod jobs;
 mod verifier;
+
+pub(crate) use jobs::result_row;
 
 use crate::authority::body;
 use crate::authority::gateway::{Renewing, identify};
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, invalid, problem, too_large};
-use crate::keys;
+use crate::{keys, limits};
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
 use crate::serve::http::{Received, ok, respond};
@@ -19,11 +22,11 @@ use crate::serve::mesh::{crowded, no_route};
 use crate::serve::tls;
 use crate::wire::jobs::{Presence, Renewal};
 use axum::Router;
-use axum::extract::{Extension, Request, State as Shared};
+use axum::extract::{Extension, RawPathParams, Request, State as Shared};
 use axum::routing::post;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::de::DeserializeOwned;
-use state::model::{Fingerprint, NodeId};
+use state::model::{Fingerprint, JobId, NodeId};
 use state::subject::enrolment;
 use state::{Actor, Role, State};
 use std::sync::Arc;
@@ -31,7 +34,18 @@ use std::sync::Arc;
 /// What may be asked here. A route that is not in [`Route::ALL`] is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The unchanged heartbeat.
+    /// One job.
+    Lease,
+    /// A lease is to go on.
+    Heartbeat,
+    /// Progress of an attempt.
+    Log,
+    /// How an attempt ended.
+    Complete,
+    /// The source of a build. No kind of job builds anything yet, so this is nobody's: every answer is the one to a
+    /// job that is not the caller's.
+    Source,
+    /// The unchanged heartbeat of a node.
     Presence,
     /// The next client certificate.
     Renew,
@@ -39,11 +53,24 @@ pub enum Route {
 
 impl Route {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Presence, Self::Renew];
+    pub const ALL: [Self; 7] = [
+        Self::Lease,
+        Self::Heartbeat,
+        Self::Log,
+        Self::Complete,
+        Self::Source,
+        Self::Presence,
+        Self::Renew,
+    ];
 
     /// Its path.
     pub const fn path(self) -> &'static str {
         match self {
+            Self::Lease => "/v1/agent/lease",
+            Self::Heartbeat => "/v1/agent/jobs/{id}/heartbeat",
+            Self::Log => "/v1/agent/jobs/{id}/log",
+            Self::Complete => "/v1/agent/jobs/{id}/complete",
+            Self::Source => "/v1/agent/jobs/{id}/source",
             Self::Presence => "/v1/agent/presence",
             Self::Renew => "/v1/agent/certificate/renew",
         }
@@ -79,9 +106,12 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
     let serve = |router: Router<Arc<Appliance>>, route: Route| {
         let handler = move |Shared(appliance): Shared<Arc<Appliance>>,
                             Extension(client): Extension<Client>,
+                            path: RawPathParams,
                             request: Request| async move {
-            let received = Received::read(request).await;
-            respond(answer(route, appliance, &client, received).await)
+            // What names no job is a job of nobody.
+            let id = path.iter().find_map(|(_, id)| id.parse().ok());
+            let received = Received::read_up_to(limits::GATEWAY_BODY, request).await;
+            respond(answer(route, appliance, &client, id, received).await)
         };
         router.route(route.path(), post(handler))
     };
@@ -92,13 +122,19 @@ async fn answer(
     route: Route,
     appliance: Arc<Appliance>,
     client: &Client,
+    job: Option<JobId>,
     received: Received,
 ) -> Result<Answer, Refused> {
     let node = admitted(&appliance, client).await?;
     let call = Call { appliance, node, client, received };
-    let answer = match route {
-        Route::Presence => return call.presence(),
-        Route::Renew => call.renew().await,
+    let answer = match (route, job) {
+        (Route::Presence, _) => return call.presence(),
+        (Route::Renew, _) => call.renew().await,
+        (Route::Lease, _) => call.lease().await,
+        (Route::Heartbeat, Some(job)) => call.heartbeat(job),
+        (Route::Log, Some(job)) => call.log(job),
+        (Route::Complete, Some(job)) => call.complete(job).await,
+        (Route::Source, _) | (Route::Heartbeat | Route::Log | Route::Complete, None) => Err(not_yours()),
     }?;
     call.heard();
     Ok(answer)
@@ -155,6 +191,12 @@ impl Call<'_> {
         let change = Change::new(command, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
         self.appliance.change(change, move |_| Ok(ok(&renewed))).await
     }
+}
+
+/// The refusal of a job that is not the caller's, whether there is such a job or not.
+fn not_yours() -> Refused {
+    let todo = "stop what belongs to it";
+    problem(404, "not_found", "there is no such job", "no job of that id is this node's", todo)
 }
 
 /// The node went while its request was being looked at.

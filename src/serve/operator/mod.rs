@@ -2,6 +2,7 @@
 
 mod admission;
 mod fleet;
+mod jobs;
 mod journal;
 mod nodes;
 mod token;
@@ -19,7 +20,7 @@ use axum::Router;
 use axum::extract::{Extension, Path, Request, State as Shared};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
-use state::model::Name;
+use state::model::{JobId, Name};
 use state::{Actor, Context, Role, State};
 use std::sync::Arc;
 
@@ -50,6 +51,22 @@ macro_rules! named {
     };
 }
 
+/// A handler of a route with a job's id in it.
+macro_rules! of_job {
+    ($handler:path) => {
+        |Shared(appliance): Shared<Arc<Appliance>>,
+         Extension(peer): Extension<LocalPeer>,
+         Path(id): Path<String>,
+         request: Request| async move {
+            let call = Call::read(appliance, peer, request).await;
+            match id.parse::<JobId>() {
+                Ok(id) => respond($handler(call, id).await),
+                Err(_) => respond(Err(invalid(format!("`{id}` is not the id of a job")))),
+            }
+        }
+    };
+}
+
 /// One call of an operator.
 struct Call {
     appliance: Arc<Appliance>,
@@ -64,6 +81,12 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
         .route("/v1/nodes/{name}", get(named!(nodes::show)).delete(named!(nodes::remove)))
         .route("/v1/nodes/{name}/token", post(named!(nodes::token)))
         .route("/v1/nodes/{name}/replace", post(named!(nodes::replace)))
+        .route("/v1/nodes/{name}/drain", post(named!(jobs::drain)))
+        .route("/v1/nodes/{name}/undrain", post(named!(jobs::undrain)))
+        .route("/v1/jobs", get(plain!(jobs::list)).post(plain!(jobs::run)))
+        .route("/v1/jobs/{id}", get(of_job!(jobs::show)))
+        .route("/v1/jobs/{id}/cancel", post(of_job!(jobs::cancel)))
+        .route("/v1/jobs/{id}/retry", post(of_job!(jobs::retry)))
         .route("/v1/pending", get(plain!(admission::pending)))
         .route("/v1/admission/admit", post(plain!(admission::admit)))
         .route("/v1/admission/revoke", post(plain!(admission::revoke)))

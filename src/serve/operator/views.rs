@@ -49,6 +49,7 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         Liveness::OutOfTouch { since } => Some(since),
         Liveness::Here | Liveness::NeverSpoken => None,
     });
+    let drain = state.jobs.boards.get(&node.id).and_then(|board| board.drain);
     let member = node.member.as_ref();
     let declared = node.endpoints.first().or(member.and_then(|member| member.endpoints.first())).cloned();
     let observed = || {
@@ -70,6 +71,8 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         signing_key: member.map(|member| member.signing_key),
         agent_version: member.map(|member| member.agent_version.clone()),
         declared_revision: member.and_then(|_| Records::standing(state, node.id)).map(|(_, revision)| revision),
+        drained: drain.is_some(),
+        drain_until: drain.and_then(|drain| drain.until).map(rfc3339),
         held_revision: heard.filter(|heard| heard.last.is_some()).map(|heard| heard.held),
     }
 }

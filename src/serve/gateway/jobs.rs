@@ -1,0 +1,181 @@
+//! The gateway's calls about jobs: a lease, and what its holder says.
+//!
+//! A heartbeat and a line of a log move soft state alone. A completion is a change, judged in the writer's order; so is
+//! a lease. Both are answered again to the byte when their answer was lost: a lease by its `Idempotency-Key`, a
+//! completion by its token and attempt.
+
+use super::{Call, not_yours};
+use crate::authority::receipt::{Answer, Claim};
+use crate::authority::refusal::{Refused, from_decision, invalid, problem};
+use crate::authority::request::secret_hash;
+use crate::authority::secrets;
+use crate::cluster::Wish;
+use crate::serve::appliance::{Change, now};
+use crate::serve::http::{nothing, ok};
+use crate::wire::jobs::{Completion, Extended, Held, LeaseRequest, Leased, LeasedJob, LogLines, Recorded};
+use crate::{clock, entropy, limits};
+use sha2::{Digest, Sha256};
+use state::model::{Fingerprint, JobId, Millis, NodeId};
+use state::store::{RowKey, SideRow};
+use state::subject::jobs::{self, Job, Phase};
+use state::{Actor, Code, Role, State};
+use zeroize::Zeroizing;
+
+/// The side table of results.
+const RESULTS: &str = "results";
+
+/// The row of an attempt's result; without an attempt, where the rows of a job's results begin.
+pub(crate) fn result_row(job: JobId, attempt: Option<u32>) -> RowKey {
+    let mut key = job.0.as_bytes().to_vec();
+    key.extend(attempt.into_iter().flat_map(u32::to_be_bytes));
+    RowKey { table: RESULTS.into(), key }
+}
+
+impl Call<'_> {
+    /// One job, or nothing.
+    pub(super) async fn lease(&self) -> Result<Answer, Refused> {
+        let asked: LeaseRequest = self.body()?;
+        if nothing_for(&self.state(), self.node, &asked, now().wall) {
+            return Ok(nothing());
+        }
+        let secret = entropy::secret();
+        let token = Fingerprint::from_bytes(Sha256::digest(secret.as_slice()).into());
+        let command = jobs::Command::Lease(Box::new(jobs::Lease {
+            certificate: self.client.certificate,
+            lane: asked.lane,
+            token,
+            capabilities: asked.capabilities,
+        }));
+        let claim = match self.received.idempotency() {
+            Some(value) => Some(Claim::by_header(value, format!("node {}", self.node), self.received.route())?),
+            None => None,
+        };
+        let request = self.received.body.clone().unwrap_or_default();
+        let change = Change::new(command, Actor::Node { id: self.node }, Role::Node, claim, request);
+        let (appliance, node) = (self.appliance.clone(), self.node);
+        self.appliance
+            .change(change, move |state| {
+                let Some(job) = leased_by(state, node, &token) else { return Ok(nothing()) };
+                let left = appliance.authority.soft().leases.grant(job.id, job.attempt, clock::boot());
+                let job_told = LeasedJob {
+                    id: job.id,
+                    kind: job.spec.kind().to_owned(),
+                    lane: job.spec.lane(),
+                    spec: job.spec.clone(),
+                };
+                let lease_token = hex::encode(secret.as_slice());
+                Ok(ok(&Leased { job: job_told, lease_token, attempt: job.attempt, expires_in_s: left.as_secs() }))
+            })
+            .await
+    }
+
+    /// A lease goes on.
+    pub(super) fn heartbeat(&self, id: JobId) -> Result<Answer, Refused> {
+        let held: Held = self.body()?;
+        let state = self.state();
+        let job = self.held(&state, id, &held.lease_token)?;
+        let left = self.appliance.authority.soft().leases.extend(id, job.attempt, clock::boot());
+        left.map(|left| ok(&Extended { expires_in_s: left.as_secs() })).ok_or_else(expired)
+    }
+
+    /// Progress of an attempt.
+    pub(super) fn log(&self, id: JobId) -> Result<Answer, Refused> {
+        let said: LogLines = self.body()?;
+        if said.lines.len() > limits::LOG_LINES_AT_ONCE {
+            return Err(invalid(format!("a request adds at most {} lines", limits::LOG_LINES_AT_ONCE)));
+        }
+        let state = self.state();
+        let job = self.held(&state, id, &said.lease_token)?;
+        let mut soft = self.appliance.authority.soft();
+        if !soft.leases.live(id, job.attempt, clock::boot()) {
+            return Err(expired());
+        }
+        soft.logs.add(id, job.attempt, said.lines.iter().map(|line| secrets::redacted(&state, line)));
+        Ok(nothing())
+    }
+
+    /// How an attempt ended.
+    pub(super) async fn complete(&self, id: JobId) -> Result<Answer, Refused> {
+        let said: Completion = self.body()?;
+        let token = secret_hash(&said.lease_token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
+        let owned = |job: &&Job| job.node == self.node;
+        let state = self.state();
+        state.jobs.all.get(&id).filter(owned).ok_or_else(not_yours)?;
+        if !said.result.is_object() {
+            return Err(invalid("`result` is not an object"));
+        }
+        let bytes = state::to_bytes(&said.result);
+        if bytes.len() > limits::RESULT {
+            let detail = format!("the result has {} bytes, and {} are kept", bytes.len(), limits::RESULT);
+            return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
+        }
+        if let Some(why) = secrets::in_result(&state, &said.result) {
+            let detail = format!("it has {why}");
+            let todo = "leave it out: results are kept, and shown to whoever may see the job";
+            return Err(problem(422, Code::RefusedResult.as_str(), "the result was refused", detail, todo));
+        }
+        let complete = jobs::Complete {
+            certificate: self.client.certificate,
+            job: id,
+            token,
+            attempt: said.attempt,
+            outcome: said.outcome,
+            result: Fingerprint::from_bytes(Sha256::digest(&bytes).into()),
+            live: false,
+        };
+        let judging = self.appliance.clone();
+        let wish = Wish::at_decision(move |_| {
+            let live = judging.authority.soft().leases.live(id, complete.attempt, clock::boot());
+            jobs::Command::Complete(Box::new(jobs::Complete { live, ..complete })).into()
+        });
+        let of = Zeroizing::new([said.lease_token.as_bytes(), b" ", said.attempt.to_string().as_bytes()].concat());
+        let claim = Claim::by_content(self.node, &format!("complete {id}"), &of);
+        let request = state::to_bytes(&(said.outcome, &said.result)).into();
+        let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
+        let life = u64::try_from(limits::RESULT_LIFE.as_millis()).expect("three months in milliseconds");
+        let (key, expires) = (result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));
+        change.rows.push(SideRow { key, value: bytes, expires });
+        let answer = self.appliance.change(change, move |state| {
+            let job = state.jobs.all.get(&id).ok_or_else(not_yours)?;
+            let status = job.phase.as_str().to_owned();
+            Ok(ok(&Recorded { id, status, attempt: said.attempt, revision: state.revision }))
+        });
+        answer.await.map_err(|refused| if refused.code == "conflict" { another() } else { refused })
+    }
+
+    /// The job whose present lease the token proves.
+    fn held<'a>(&self, state: &'a State, id: JobId, token: &str) -> Result<&'a Job, Refused> {
+        let token = secret_hash(token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
+        let now = now().wall;
+        let job = jobs::held(state, &self.client.certificate, id, &token, now, now >= state.at);
+        job.map_err(|refusal| if refusal.code == Code::NotFound { not_yours() } else { from_decision(&refusal) })
+    }
+}
+
+fn leased_by<'a>(state: &'a State, node: NodeId, token: &Fingerprint) -> Option<&'a Job> {
+    let leased = state.jobs.boards.get(&node)?.leased.iter().filter_map(|id| state.jobs.all.get(id));
+    leased.into_iter().find(|job| matches!(&job.phase, Phase::Leased { token: held, .. } if held == token))
+}
+
+/// Whether asking the writer would come to nothing: the node has nothing that it could be given, nothing that it was
+/// given without hearing of it, and says nothing new.
+fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -> bool {
+    let Some(board) = state.jobs.boards.get(&node) else { return asked.capabilities.is_empty() };
+    let said: Vec<_> = asked.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
+    let known: Vec<_> = board.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
+    let silent = asked.lane == Some(jobs::Lane::Network) || said == known;
+    let due = |(lane, due, _): &(jobs::Lane, Millis, JobId)| {
+        asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at)
+    };
+    silent && board.leased.is_empty() && !board.queued.iter().any(due)
+}
+
+fn expired() -> Refused {
+    let todo = "stop what belongs to that attempt";
+    problem(409, Code::StaleLease.as_str(), "nothing was done for the job", "its lease has expired", todo)
+}
+
+fn another() -> Refused {
+    let (detail, todo) = ("that attempt was completed with another result", "stop what belongs to that attempt");
+    problem(409, Code::StaleLease.as_str(), "nothing was done for the job", detail, todo)
+}

@@ -1,0 +1,222 @@
+//! `job run|ls|show|cancel|retry`, `explain JOB`, `node drain|undrain`.
+
+use super::{Call, no_node, views};
+use crate::authority::Soft;
+use crate::authority::receipt::Answer;
+use crate::authority::refusal::{Refused, from_decision, invalid, problem};
+use crate::clock::{self, rfc3339};
+use crate::serve::gateway::result_row;
+use crate::serve::http::ok;
+use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, Nothing, On, ResultView, RunJob, SCHEMA};
+use crate::{entropy, limits};
+use state::model::{JobId, Millis, Name};
+use state::subject::jobs::{ATTEMPTS, Command, Job, Phase, Wanted};
+use state::view::records::Liveness;
+use state::view::status::liveness;
+use state::{Context, State};
+use std::collections::BTreeMap;
+
+pub(super) async fn run(call: Call) -> Result<Answer, Refused> {
+    let RunJob { spec, on, attempts } = call.body()?;
+    let state = call.state();
+    let context = call.context(&state);
+    let nodes = match on {
+        On::Nodes(names) if names.is_empty() => return Err(invalid("no node is named")),
+        On::Nodes(names) => {
+            let found = names.iter().map(|name| state::subject::nodes::find(&state, name, &context));
+            found.map(|node| node.map(|node| node.id)).collect::<Result<Vec<_>, _>>().map_err(|r| from_decision(&r))?
+        }
+        On::All => {
+            let mine = state.nodes.all.values().filter(|node| context.covers(node.org.as_ref()));
+            mine.filter(|node| node.member.is_some()).map(|node| node.id).collect()
+        }
+    };
+    if nodes.is_empty() {
+        return Err(problem(409, "conflict", "nothing was queued", "no node has joined yet", "add one first"));
+    }
+    let attempts = attempts.unwrap_or(ATTEMPTS);
+    let wanted = |node| Wanted { id: JobId(entropy::uuid()), node, spec: spec.clone(), attempts };
+    let jobs: Vec<Wanted> = nodes.into_iter().map(wanted).collect();
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    let appliance = call.appliance.clone();
+    call.change(Command::Submit { jobs }, move |state| {
+        let soft = appliance.authority.soft();
+        let queued = ids.iter().filter_map(|id| state.jobs.all.get(id));
+        Ok(ok(&Jobs { schema: SCHEMA, jobs: queued.map(|job| view(state, &soft, job)).collect() }))
+    })
+    .await
+}
+
+pub(super) async fn list(call: Call) -> Result<Answer, Refused> {
+    let (mut wanted, mut node) = (None, None);
+    for part in call.received.query().split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("state", word @ ("queued" | "leased" | "succeeded" | "failed" | "cancelled"))) => wanted = Some(word),
+            Some(("node", name)) => node = Some(Name::new(name).map_err(|error| invalid(error.to_string()))?),
+            Some(_) | None => {
+                let detail = format!("`{part}` is not state=queued|leased|succeeded|failed|cancelled or node=NAME");
+                return Err(invalid(detail));
+            }
+        }
+    }
+    let state = call.state();
+    let context = call.context(&state);
+    let node = match node {
+        Some(name) => Some(state::subject::nodes::find(&state, &name, &context).map_err(|r| from_decision(&r))?.id),
+        None => None,
+    };
+    let soft = call.appliance.authority.soft();
+    let jobs = state.jobs.all.values().rev().filter(|job| {
+        context.covers(job.org.as_ref())
+            && wanted.is_none_or(|wanted| wanted == job.phase.as_str())
+            && node.is_none_or(|node| node == job.node)
+    });
+    let jobs = jobs.take(limits::JOBS_SHOWN).map(|job| view(&state, &soft, job)).collect();
+    Ok(ok(&Jobs { schema: SCHEMA, jobs }))
+}
+
+pub(super) async fn show(call: Call, id: JobId) -> Result<Answer, Refused> {
+    detail(&call, id).await.map(|detail| ok(&detail))
+}
+
+pub(super) async fn cancel(call: Call, id: JobId) -> Result<Answer, Refused> {
+    call.change(Command::Cancel { job: id }, |_| Ok(ok(&Nothing {}))).await?;
+    show(call, id).await
+}
+
+pub(super) async fn retry(call: Call, id: JobId) -> Result<Answer, Refused> {
+    call.change(Command::Retry { job: id }, |_| Ok(ok(&Nothing {}))).await?;
+    show(call, id).await
+}
+
+pub(super) async fn drain(call: Call, name: Name) -> Result<Answer, Refused> {
+    let DrainNode { deadline_seconds } = call.body()?;
+    let until = deadline_seconds.map(|seconds| clock::wall().plus(seconds.saturating_mul(1000)));
+    node_after(call, Command::Drain { name: name.clone(), until }, name).await
+}
+
+pub(super) async fn undrain(call: Call, name: Name) -> Result<Answer, Refused> {
+    node_after(call, Command::Undrain { name: name.clone() }, name).await
+}
+
+async fn node_after(call: Call, command: Command, name: Name) -> Result<Answer, Refused> {
+    let appliance = call.appliance.clone();
+    let context = call.context(&call.state());
+    call.change(command, move |state| {
+        let node = state.nodes.by_name.get(&name).and_then(|id| state.nodes.all.get(id));
+        let node = node.ok_or_else(|| no_node(state, &name, &context))?;
+        Ok(ok(&views::node(&appliance, state, node)))
+    })
+    .await
+}
+
+async fn detail(call: &Call, id: JobId) -> Result<JobDetail, Refused> {
+    let state = call.state();
+    let context = call.context(&state);
+    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref())).ok_or_else(|| unknown(id))?;
+    let unread = |error: String| problem(503, "store_restarting", "the results were not read", error, "ask again");
+    let rows = call.appliance.handle.rows(result_row(id, None)).await.map_err(|error| unread(error.to_string()))?;
+    let rows = rows.map_err(|error| unread(error.to_string()))?;
+    let kept: BTreeMap<_, _> = rows.into_iter().map(|row| (row.key, row.value)).collect();
+    let results = job.results.iter().map(|answered| ResultView {
+        attempt: answered.attempt,
+        outcome: answered.outcome,
+        result: kept
+            .get(&result_row(id, Some(answered.attempt)))
+            .and_then(|bytes| serde_json::from_slice(bytes).ok()),
+    });
+    let soft = call.appliance.authority.soft();
+    let log = soft.logs.of(id);
+    let line = |(attempt, line): &(u32, String)| LogLine { attempt: *attempt, line: line.clone() };
+    Ok(JobDetail {
+        schema: SCHEMA,
+        job: view(&state, &soft, job),
+        results: results.collect(),
+        log: log.map(|log| log.lines.iter().map(line).collect()).unwrap_or_default(),
+        log_dropped: log.map_or(0, |log| log.dropped),
+        explanation: explanation(&state, job, &context),
+    })
+}
+
+fn unknown(id: JobId) -> Refused {
+    let detail = format!("no job {id} is known");
+    problem(404, "not_found", "there is no such job", detail, "`holdfast job ls` shows the jobs there are")
+}
+
+fn view(state: &State, soft: &Soft, job: &Job) -> JobView {
+    let (mut not_before, mut leased, mut expires_in_s, mut why) = (None, None, None, None);
+    match &job.phase {
+        Phase::Queued { not_before: at } => not_before = Some(rfc3339(*at)),
+        Phase::Leased { since, .. } => {
+            leased = Some(rfc3339(*since));
+            expires_in_s = soft.leases.left(job.id, job.attempt, clock::boot()).map(|left| left.as_secs());
+        }
+        Phase::Failed { why: reason } => why = Some(reason.clone()),
+        Phase::Succeeded | Phase::Cancelled => {}
+    }
+    JobView {
+        id: job.id,
+        kind: job.spec.kind().to_owned(),
+        lane: job.spec.lane(),
+        node: state.nodes.all.get(&job.node).map(|node| node.name.clone()),
+        node_id: job.node,
+        org: job.org.clone(),
+        spec: job.spec.clone(),
+        state: job.phase.as_str().to_owned(),
+        cancelling: job.cancel,
+        attempt: job.attempt,
+        attempts: job.attempts,
+        created: rfc3339(job.created),
+        not_before,
+        leased,
+        expires_in_s,
+        completed_at: job.completed_at.map(rfc3339),
+        why,
+    }
+}
+
+/// Why a job is where it is, in words: for one that waits, what it waits for.
+fn explanation(state: &State, job: &Job, context: &Context) -> String {
+    match &job.phase {
+        Phase::Queued { not_before } => waits(state, job, *not_before, context),
+        Phase::Leased { since, .. } if job.cancel => {
+            format!("its node has it since {} and has been told to stop; it has not said yet that it has", rfc3339(*since))
+        }
+        Phase::Leased { since, .. } => {
+            format!("its node is at attempt {} of {} since {}", job.attempt, job.attempts, rfc3339(*since))
+        }
+        Phase::Succeeded => format!("it was done by attempt {}", job.attempt),
+        Phase::Failed { why } => format!("it failed: {why}"),
+        Phase::Cancelled => "it was cancelled".to_owned(),
+    }
+}
+
+fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> String {
+    let Some(node) = state.nodes.all.get(&job.node) else { return "its node is gone".to_owned() };
+    let name = &node.name;
+    match (&node.member, liveness(node)) {
+        (None, _) => return format!("node `{name}` has not joined yet"),
+        (Some(_), Liveness::OutOfTouch { since }) => {
+            return format!("node `{name}` has been out of touch since {}", rfc3339(since));
+        }
+        (Some(_), Liveness::Here | Liveness::NeverSpoken) => {}
+    }
+    let Some(board) = state.jobs.boards.get(&job.node) else { return "its node has not asked for it yet".to_owned() };
+    if board.drain.is_some() {
+        return format!("node `{name}` is drained; `holdfast node undrain {name}` gives it work again");
+    }
+    if not_before > context.now && context.clock_trusted {
+        let (attempt, attempts) = (job.attempt, job.attempts);
+        return format!("attempt {attempt} of {attempts} came to nothing; the next is not before {}", rfc3339(not_before));
+    }
+    let lane = job.spec.lane();
+    let same_lane = |id: &&JobId| state.jobs.all.get(*id).is_some_and(|other| other.spec.lane() == lane);
+    if let Some(other) = board.leased.iter().find(same_lane) {
+        return format!("node `{name}` does one job of a lane at a time, and is at job {other}");
+    }
+    let before = board.queued.iter().filter(|(of, _, _)| *of == lane).take_while(|(_, _, id)| *id != job.id).count();
+    match before {
+        0 => format!("node `{name}` has not asked for it yet"),
+        before => format!("node `{name}` does one job of a lane at a time, and {before} come before it"),
+    }
+}
