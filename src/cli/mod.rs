@@ -12,6 +12,7 @@ mod failure;
 mod fingerprint;
 mod globals;
 mod init;
+mod job;
 mod join;
 mod journal;
 mod logs;
@@ -51,6 +52,15 @@ enum Command {
     /// Nodes: add, admit, look at, remove
     #[command(subcommand)]
     Node(node::Command),
+    /// Work that is done once: run it, look at it, stop it
+    #[command(subcommand)]
+    Job(job::Command),
+    /// Why a job is where it is
+    Explain {
+        /// The job
+        #[arg(value_name = "JOB")]
+        what: state::model::JobId,
+    },
     /// Tokens for machines that are imaged ahead of time
     #[command(subcommand)]
     Admission(admission::Command),
@@ -131,6 +141,8 @@ fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
         Command::Init(arguments) => init::run(arguments, &globals),
         Command::Serve(arguments) => serve::run(arguments, &globals),
         Command::Node(command) => asking(node::run(command, &globals)),
+        Command::Job(command) => asking(job::run(command, &globals)),
+        Command::Explain { what } => asking(job::explain(what, &globals)),
         Command::Admission(command) => asking(admission::run(command, &globals)),
         Command::Mesh(command) => asking(mesh::run(command, &globals)),
         Command::Status => asking(status::run(&globals)),

@@ -7,7 +7,8 @@ use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::{self, list, or_dash};
 use crate::wire::operator::{
-    AddNode, Admit, MintToken, Minted, NodeView, Nodes, Pending, Removed, ReplaceNode, Revoke, SCHEMA, ServiceView,
+    AddNode, Admit, DrainNode, MintToken, Minted, NodeView, Nodes, Nothing, Pending, Removed, ReplaceNode, Revoke,
+    SCHEMA, ServiceView,
 };
 use crate::wire::peers::ClaimVerdict;
 use serde::Serialize;
@@ -58,6 +59,19 @@ pub(super) enum Command {
     },
     /// Remove a node that is gone; its name and address become free
     Rm(Remove),
+    /// Give a node no new jobs; it ends what it has
+    Drain {
+        /// The node
+        name: Name,
+        /// When what it has must have stopped
+        #[arg(long, value_name = "TIME", value_parser = words::duration)]
+        deadline: Option<Duration>,
+    },
+    /// Give a drained node jobs again
+    Undrain {
+        /// The node
+        name: Name,
+    },
     /// Let a key that asks to be let in take over a dead node's name and address
     Replace {
         /// The node
@@ -151,6 +165,13 @@ pub(super) async fn run(command: Command, globals: &Globals) -> Result<(), Failu
             let path = format!("/v1/nodes/{name}?force={force}&keep_admitted={keep_admitted}");
             print_removed("removed", &client.delete(&path).await?, format);
         }
+        Command::Drain { name, deadline } => {
+            let body = DrainNode { deadline_seconds: deadline.map(|deadline| deadline.as_secs()) };
+            print_node(&client.post(&format!("/v1/nodes/{name}/drain"), &body).await?, format);
+        }
+        Command::Undrain { name } => {
+            print_node(&client.post(&format!("/v1/nodes/{name}/undrain"), &Nothing {}).await?, format);
+        }
         Command::Replace { name, key, yes } => {
             let question = format!("give the name and address of node `{name}` to the key {key}?");
             confirm(yes, &question, OffTerminal::Refuse)?;
@@ -223,7 +244,16 @@ fn print_node(node: &NodeView, format: Format) {
         ("agent version", or_dash(node.agent_version.as_ref())),
         ("declared revision", or_dash(node.declared_revision)),
         ("held revision", or_dash(node.held_revision)),
+        ("new jobs", drain_words(node)),
     ]);
+}
+
+fn drain_words(node: &NodeView) -> String {
+    match (node.drained, &node.drain_until) {
+        (false, _) => "yes".to_owned(),
+        (true, None) => "no: drained".to_owned(),
+        (true, Some(until)) => format!("no: drained, and what it has must stop by {until}"),
+    }
 }
 
 /// `shop/web port 80 (routed)`.

@@ -14,13 +14,13 @@ use crate::authority::body;
 use crate::authority::gateway::{Renewing, identify};
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, invalid, problem, too_large};
-use crate::{keys, limits};
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
 use crate::serve::http::{Received, ok, respond};
 use crate::serve::mesh::{crowded, no_route};
 use crate::serve::tls;
 use crate::wire::jobs::{Presence, Renewal};
+use crate::{keys, limits};
 use axum::Router;
 use axum::extract::{Extension, RawPathParams, Request, State as Shared};
 use axum::routing::post;
@@ -53,15 +53,8 @@ pub enum Route {
 
 impl Route {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Lease,
-        Self::Heartbeat,
-        Self::Log,
-        Self::Complete,
-        Self::Source,
-        Self::Presence,
-        Self::Renew,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Lease, Self::Heartbeat, Self::Log, Self::Complete, Self::Source, Self::Presence, Self::Renew];
 
     /// Its path.
     pub const fn path(self) -> &'static str {

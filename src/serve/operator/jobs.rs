@@ -5,11 +5,13 @@ use crate::authority::Soft;
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, from_decision, invalid, problem};
 use crate::clock::{self, rfc3339};
+use crate::serve::appliance::Appliance;
 use crate::serve::gateway::result_row;
 use crate::serve::http::ok;
-use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, Nothing, On, ResultView, RunJob, SCHEMA};
+use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, SCHEMA};
 use crate::{entropy, limits};
 use state::model::{JobId, Millis, Name};
+use state::store::RowKey;
 use state::subject::jobs::{ATTEMPTS, Command, Job, Phase, Wanted};
 use state::view::records::Liveness;
 use state::view::status::liveness;
@@ -76,17 +78,23 @@ pub(super) async fn list(call: Call) -> Result<Answer, Refused> {
 }
 
 pub(super) async fn show(call: Call, id: JobId) -> Result<Answer, Refused> {
-    detail(&call, id).await.map(|detail| ok(&detail))
+    let kept = kept(&call, id).await?;
+    let state = call.state();
+    detail(&call.appliance, &state, &call.context(&state), &kept, id).map(|detail| ok(&detail))
 }
 
 pub(super) async fn cancel(call: Call, id: JobId) -> Result<Answer, Refused> {
-    call.change(Command::Cancel { job: id }, |_| Ok(ok(&Nothing {}))).await?;
-    show(call, id).await
+    detail_after(call, Command::Cancel { job: id }, id).await
 }
 
 pub(super) async fn retry(call: Call, id: JobId) -> Result<Answer, Refused> {
-    call.change(Command::Retry { job: id }, |_| Ok(ok(&Nothing {}))).await?;
-    show(call, id).await
+    detail_after(call, Command::Retry { job: id }, id).await
+}
+
+async fn detail_after(call: Call, command: Command, id: JobId) -> Result<Answer, Refused> {
+    let kept = kept(&call, id).await?;
+    let (appliance, context) = (call.appliance.clone(), call.context(&call.state()));
+    call.change(command, move |state| detail(&appliance, state, &context, &kept, id).map(|detail| ok(&detail))).await
 }
 
 pub(super) async fn drain(call: Call, name: Name) -> Result<Answer, Refused> {
@@ -110,31 +118,37 @@ async fn node_after(call: Call, command: Command, name: Name) -> Result<Answer, 
     .await
 }
 
-async fn detail(call: &Call, id: JobId) -> Result<JobDetail, Refused> {
-    let state = call.state();
-    let context = call.context(&state);
-    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref())).ok_or_else(|| unknown(id))?;
+/// The results of a job that are kept, by attempt.
+async fn kept(call: &Call, id: JobId) -> Result<BTreeMap<RowKey, Vec<u8>>, Refused> {
     let unread = |error: String| problem(503, "store_restarting", "the results were not read", error, "ask again");
     let rows = call.appliance.handle.rows(result_row(id, None)).await.map_err(|error| unread(error.to_string()))?;
     let rows = rows.map_err(|error| unread(error.to_string()))?;
-    let kept: BTreeMap<_, _> = rows.into_iter().map(|row| (row.key, row.value)).collect();
+    Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
+}
+
+fn detail(
+    appliance: &Appliance,
+    state: &State,
+    context: &Context,
+    kept: &BTreeMap<RowKey, Vec<u8>>,
+    id: JobId,
+) -> Result<JobDetail, Refused> {
+    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref())).ok_or_else(|| unknown(id))?;
     let results = job.results.iter().map(|answered| ResultView {
         attempt: answered.attempt,
         outcome: answered.outcome,
-        result: kept
-            .get(&result_row(id, Some(answered.attempt)))
-            .and_then(|bytes| serde_json::from_slice(bytes).ok()),
+        result: kept.get(&result_row(id, Some(answered.attempt))).and_then(|bytes| serde_json::from_slice(bytes).ok()),
     });
-    let soft = call.appliance.authority.soft();
+    let soft = appliance.authority.soft();
     let log = soft.logs.of(id);
     let line = |(attempt, line): &(u32, String)| LogLine { attempt: *attempt, line: line.clone() };
     Ok(JobDetail {
         schema: SCHEMA,
-        job: view(&state, &soft, job),
+        job: view(state, &soft, job),
         results: results.collect(),
         log: log.map(|log| log.lines.iter().map(line).collect()).unwrap_or_default(),
         log_dropped: log.map_or(0, |log| log.dropped),
-        explanation: explanation(&state, job, &context),
+        explanation: explanation(state, job, context),
     })
 }
 
@@ -180,7 +194,10 @@ fn explanation(state: &State, job: &Job, context: &Context) -> String {
     match &job.phase {
         Phase::Queued { not_before } => waits(state, job, *not_before, context),
         Phase::Leased { since, .. } if job.cancel => {
-            format!("its node has it since {} and has been told to stop; it has not said yet that it has", rfc3339(*since))
+            format!(
+                "its node has it since {} and has been told to stop; it has not said yet that it has",
+                rfc3339(*since)
+            )
         }
         Phase::Leased { since, .. } => {
             format!("its node is at attempt {} of {} since {}", job.attempt, job.attempts, rfc3339(*since))
@@ -207,7 +224,10 @@ fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> Str
     }
     if not_before > context.now && context.clock_trusted {
         let (attempt, attempts) = (job.attempt, job.attempts);
-        return format!("attempt {attempt} of {attempts} came to nothing; the next is not before {}", rfc3339(not_before));
+        return format!(
+            "attempt {attempt} of {attempts} came to nothing; the next is not before {}",
+            rfc3339(not_before)
+        );
     }
     let lane = job.spec.lane();
     let same_lane = |id: &&JobId| state.jobs.all.get(*id).is_some_and(|other| other.spec.lane() == lane);

@@ -85,7 +85,7 @@ async fn an_unchanged_heartbeat_is_known_by_its_last_register() {
     for bad in ["", "{}", &text.replacen('{', "{\"x\":1,", 1), &(text.clone() + "{}")] {
         assert_eq!(code(&rig.ask(&http, PRESENCE, bad.as_bytes().to_vec()).await), (400, "invalid".into()), "{bad}");
     }
-    let large = vec![b' '; crate::limits::BODY + 1];
+    let large = vec![b' '; crate::limits::GATEWAY_BODY + 1];
     assert_eq!(code(&rig.ask(&http, PRESENCE, large).await), (413, "too_large".into()));
 }
 

@@ -3,4 +3,6 @@
 mod changes;
 mod gateway;
 mod hostile;
+mod jobs;
+mod matrix;
 mod rig;

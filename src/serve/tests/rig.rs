@@ -90,6 +90,7 @@ impl Rig {
                 stop.clone(),
             ),
         );
+        tasks::spawn("leases", crate::serve::leases::run(appliance.clone(), stop.clone()));
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();
         tasks::spawn("operator", accept::serve_local(local, operator::router(appliance.clone()), stop.clone()));
@@ -289,8 +290,16 @@ impl Rig {
 
     /// What the gateway says.
     pub(super) async fn ask(&self, http: &reqwest::Client, path: &str, body: Vec<u8>) -> Said {
-        let url = format!("https://appliance.test:{}{path}", self.gateway.port());
-        let response = http.post(url).body(body).send().await.unwrap();
+        self.ask_with(http, path, body, None).await
+    }
+
+    /// What the gateway says to a call with an `Idempotency-Key`.
+    pub(super) async fn ask_with(&self, http: &reqwest::Client, path: &str, body: Vec<u8>, key: Option<&str>) -> Said {
+        let mut request = http.post(format!("https://appliance.test:{}{path}", self.gateway.port())).body(body);
+        if let Some(key) = key {
+            request = request.header(HEADER_IDEMPOTENCY, key);
+        }
+        let response = request.send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
     }
 

@@ -1,0 +1,191 @@
+//! Jobs from the operator's wish to the node's answer, over the real stack.
+
+use super::rig::*;
+use crate::clock;
+use crate::wire::jobs::{Extended, Leased, Recorded};
+use crate::wire::operator::{JobDetail, Jobs, NodeView};
+use serde_json::{Value, json};
+use state::model::JobId;
+use std::time::Duration;
+
+pub(super) const LEASE: &str = "/v1/agent/lease";
+
+impl Rig {
+    /// Queues a check on a node.
+    pub(super) async fn queue(&self, node: &str) -> JobId {
+        let probe = json!({"kind": "service.check", "probe": {"tcp": "127.0.0.1:22"}, "timeout_s": 5});
+        let body = json!({"spec": probe, "on": {"nodes": [node]}});
+        let (status, said) = self.operator("POST", "/v1/jobs", &body, Some(&idempotency())).await;
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str::<Jobs>(&said).unwrap().jobs[0].id
+    }
+
+    pub(super) async fn lease(&self, http: &reqwest::Client) -> Leased {
+        let (status, said) = self.ask(http, LEASE, b"{\"lane\":\"workload\"}".to_vec()).await;
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str(&said).unwrap()
+    }
+
+    async fn job(&self, id: JobId) -> JobDetail {
+        let (status, said) = self.operator("GET", &format!("/v1/jobs/{id}"), &(), None).await;
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str(&said).unwrap()
+    }
+
+    async fn on_job(&self, http: &reqwest::Client, id: JobId, what: &str, body: &Value) -> Said {
+        self.ask(http, &format!("/v1/agent/jobs/{id}/{what}"), body.to_string().into_bytes()).await
+    }
+}
+
+fn completion(lease: &Leased, outcome: &str, result: Value) -> Value {
+    json!({"lease_token": lease.lease_token, "attempt": lease.attempt, "outcome": outcome, "result": result})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_leased_kept_told_of_and_answered_for_once() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    assert_eq!(rig.ask(&http, LEASE, b"{}".to_vec()).await, (204, String::new()));
+    let id = rig.queue("web-1").await;
+    assert_eq!(rig.ask(&http, LEASE, b"{\"lane\":\"network\"}".to_vec()).await.0, 204, "another lane's");
+    assert_eq!(code(&rig.ask(&http, LEASE, b"{\"lane\":\"fast\"}".to_vec()).await), (400, "invalid".into()));
+    assert!(rig.job(id).await.explanation.contains("has not asked for it yet"));
+    let lease = rig.lease(&http).await;
+    assert_eq!((lease.job.id, lease.attempt, lease.expires_in_s), (id, 1, 45));
+    assert_eq!(rig.ask(&http, LEASE, b"{}".to_vec()).await.0, 204, "nobody gets it twice");
+    let held = json!({"lease_token": lease.lease_token});
+    let before = rig.revision();
+    let (status, said) = rig.on_job(&http, id, "heartbeat", &held).await;
+    assert_eq!((status, serde_json::from_str::<Extended>(&said).unwrap().expires_in_s), (200, 45));
+    let lines = json!({"lease_token": lease.lease_token, "lines": ["asking", "password=hunter2"]});
+    assert_eq!(rig.on_job(&http, id, "log", &lines).await, (204, String::new()));
+    assert_eq!(rig.revision(), before, "neither writes anything");
+    let other = json!({"lease_token": "ab".repeat(32)});
+    assert_eq!(code(&rig.on_job(&http, id, "heartbeat", &other).await), (409, "stale_lease".into()));
+
+    for (result, wanted) in [
+        (json!({"deep": [{"Db-Password": "x"}]}), (422, "refused_result")),
+        (json!({"found": "hfj1_abc"}), (422, "refused_result")),
+        (json!({"found": "x".repeat(crate::limits::RESULT)}), (413, "too_large")),
+        (json!({"found": "x".repeat(crate::limits::GATEWAY_BODY)}), (413, "too_large")),
+        (json!([1]), (400, "invalid")),
+    ] {
+        let said = rig.on_job(&http, id, "complete", &completion(&lease, "succeeded", result)).await;
+        assert_eq!(code(&said), (wanted.0, wanted.1.to_owned()));
+    }
+    assert_eq!(rig.revision(), before, "refusals write nothing");
+
+    let largest = "x".repeat(crate::limits::RESULT - "{\"found\":\"\"}".len());
+    let done = completion(&lease, "succeeded", json!({ "found": largest }));
+    let first = rig.on_job(&http, id, "complete", &done).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let recorded: Recorded = serde_json::from_str(&first.1).unwrap();
+    assert_eq!((recorded.id, recorded.status.as_str(), recorded.attempt), (id, "succeeded", 1));
+    assert_eq!(recorded.revision, rig.revision());
+    rig.queue("web-1").await;
+    let after = rig.revision();
+    assert_eq!(rig.on_job(&http, id, "complete", &done).await, first, "a lost answer is given again, to the byte");
+    let otherwise = completion(&lease, "failed", json!({}));
+    assert_eq!(code(&rig.on_job(&http, id, "complete", &otherwise).await), (409, "stale_lease".into()));
+    assert_eq!(code(&rig.on_job(&http, id, "heartbeat", &held).await), (409, "stale_lease".into()));
+    assert_eq!(rig.revision(), after);
+    let shown = rig.job(id).await;
+    assert_eq!((shown.job.state.as_str(), shown.results.len()), ("succeeded", 1));
+    assert_eq!(shown.results[0].result, Some(json!({ "found": largest })));
+    let log: Vec<&str> = shown.log.iter().map(|line| line.line.as_str()).collect();
+    assert_eq!(log, ["asking", "password=[redacted]"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_lease_is_given_again_to_who_asks_with_the_same_key() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let key = idempotency();
+    let ask = || rig.ask_with(&http, LEASE, b"{\"lane\":\"workload\"}".to_vec(), Some(&key));
+    assert_eq!(ask().await.0, 204, "nothing came of it, so it may be asked again");
+    rig.queue("web-1").await;
+    let first = ask().await;
+    assert_eq!(first.0, 200);
+    let revision = rig.revision();
+    assert_eq!(ask().await, first);
+    assert_eq!(rig.revision(), revision);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_to_an_operator_about_jobs_can_be_had_again() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let run = json!({"spec": {"kind": "network.check"}, "on": "all"});
+    let twice = async |path: &str, body: &Value| {
+        let key = idempotency();
+        let first = rig.operator("POST", path, body, Some(&key)).await;
+        assert_eq!(first.0, 200, "{path}: {}", first.1);
+        let revision = rig.revision();
+        rig.queue("web-1").await;
+        assert_eq!(rig.operator("POST", path, body, Some(&key)).await, first, "{path}");
+        assert_eq!(rig.revision().0, revision.0 + 1, "{path}");
+        first.1
+    };
+    let jobs: Jobs = serde_json::from_str(&twice("/v1/jobs", &run).await).unwrap();
+    let id = jobs.jobs[0].id;
+    twice(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    twice(&format!("/v1/jobs/{id}/retry"), &json!({})).await;
+    let drained: NodeView =
+        serde_json::from_str(&twice("/v1/nodes/web-1/drain", &json!({"deadline_seconds": 600})).await).unwrap();
+    assert!(drained.drained && drained.drain_until.is_some());
+    assert_eq!(rig.ask(&http, LEASE, b"{}".to_vec()).await.0, 204, "a drained node is given nothing");
+    assert!(rig.job(id).await.explanation.contains("is drained"));
+    let back: NodeView = serde_json::from_str(&twice("/v1/nodes/web-1/undrain", &json!({})).await).unwrap();
+    assert!(!back.drained && back.drain_until.is_none());
+    assert_eq!(rig.ask(&http, LEASE, b"{\"lane\":\"network\"}".to_vec()).await.0, 200);
+    let (_, said) = rig.operator("GET", "/v1/jobs?state=leased&node=web-1", &(), None).await;
+    let leased: Jobs = serde_json::from_str(&said).unwrap();
+    assert_eq!(leased.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [id]);
+    for bad in ["/v1/jobs?state=x", "/v1/jobs?x=1", "/v1/jobs/x"] {
+        assert_eq!(code(&rig.operator("GET", bad, &(), None).await), (400, "invalid".into()), "{bad}");
+    }
+    let nobody = "/v1/jobs/00000000-0000-0000-0000-000000000001";
+    assert_eq!(code(&rig.operator("GET", nobody, &(), None).await), (404, "not_found".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_job_is_over_when_its_node_says_so() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let id = rig.queue("web-1").await;
+    let lease = rig.lease(&http).await;
+    assert_eq!(rig.operator("POST", &format!("/v1/jobs/{id}/cancel"), &json!({}), None).await.0, 200);
+    let held = json!({"lease_token": lease.lease_token});
+    assert_eq!(code(&rig.on_job(&http, id, "heartbeat", &held).await), (409, "cancelled".into()));
+    assert!(rig.job(id).await.job.cancelling);
+    let (status, said) = rig.on_job(&http, id, "complete", &completion(&lease, "failed", json!({}))).await;
+    assert_eq!((status, serde_json::from_str::<Recorded>(&said).unwrap().status.as_str()), (200, "cancelled"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_lease_counts_for_nothing_and_goes_back_to_the_queue() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let id = rig.queue("web-1").await;
+    let stale = rig.lease(&http).await;
+    // As if it had been granted longer ago than a lease lasts.
+    let past = clock::boot().saturating_sub(crate::limits::LEASE);
+    rig.appliance.authority.soft().leases.grant(id, stale.attempt, past);
+    let held = json!({"lease_token": stale.lease_token});
+    assert_eq!(code(&rig.on_job(&http, id, "heartbeat", &held).await), (409, "stale_lease".into()));
+    let late = completion(&stale, "succeeded", json!({}));
+    assert_eq!(code(&rig.on_job(&http, id, "complete", &late).await), (409, "stale_lease".into()));
+    let deadline = clock::boot() + Duration::from_secs(10);
+    let next = loop {
+        assert!(clock::boot() < deadline, "reaped within a second, due again within two");
+        let (status, said) = rig.ask(&http, LEASE, b"{\"lane\":\"workload\"}".to_vec()).await;
+        if status == 200 {
+            break serde_json::from_str::<Leased>(&said).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!((next.job.id, next.attempt), (id, 2));
+    assert_eq!(code(&rig.on_job(&http, id, "complete", &late).await), (409, "stale_lease".into()));
+    assert!(rig.job(id).await.results.is_empty(), "nothing was inserted");
+    assert_eq!(rig.on_job(&http, id, "complete", &completion(&next, "succeeded", json!({}))).await.0, 200);
+}
