@@ -2,12 +2,12 @@
 //! socket is the agent's own user or root.
 
 use crate::clock;
+use crate::listen::serve_local;
+use crate::listen::stop;
 use crate::node::agent::Outcome;
 use crate::node::failure::Failure;
 use crate::node::upkeep::Ask;
 use crate::node::view::Snapshot;
-use crate::serve::accept::serve_local;
-use crate::serve::stop;
 use crate::wire::operator::{Done, Nothing, PlanView, Publish, Published, SCHEMA};
 use crate::wire::peers::ClaimVerdict;
 use crate::{files, limits, tasks};

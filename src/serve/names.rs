@@ -3,8 +3,8 @@
 use crate::clock;
 use crate::dataplane::resolver::{Listener, Names, serve};
 use crate::limits;
+use crate::listen::stop::Stop;
 use crate::serve::appliance::Appliance;
-use crate::serve::stop::Stop;
 use crate::tasks;
 use anyhow::Context as _;
 use ipnet::IpNet;

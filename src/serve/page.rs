@@ -1,10 +1,10 @@
 //! The loopback port: whether the appliance lives and is ready.
 
+use crate::listen::stop::Stop;
 use crate::serve::accept::serve_plain;
 use crate::serve::appliance::Appliance;
 use crate::serve::http::json;
 use crate::serve::mesh::no_route;
-use crate::serve::stop::Stop;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::response::Response;

@@ -3,10 +3,11 @@
 use crate::authority::Authority;
 use crate::authority::records::Records;
 use crate::config::Config;
-use crate::serve::accept::{bind, serve_local, serve_tls};
+use crate::listen::serve_local;
+use crate::listen::stop::{self, Stop};
+use crate::serve::accept::{bind, serve_tls};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
-use crate::serve::stop::{self, Stop};
 use crate::serve::{found, mesh, names, operator, own_node, page, tls, verdicts};
 use crate::{clock, files, tasks};
 use anyhow::Context as _;

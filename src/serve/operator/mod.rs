@@ -10,7 +10,7 @@ mod views;
 use crate::authority::body;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{Refused, from_decision, invalid, too_large};
-use crate::serve::accept::LocalPeer;
+use crate::listen::LocalPeer;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::{Received, respond};
 use crate::serve::mesh::no_route;

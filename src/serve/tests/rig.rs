@@ -1,9 +1,10 @@
 //! An appliance in a temporary directory, and machines that ask it.
 
 use crate::config::{Settings, resolve};
+use crate::listen::stop::Stopper;
+use crate::listen::{self, stop};
 use crate::serve::appliance::Appliance;
-use crate::serve::stop::Stopper;
-use crate::serve::{accept, found, gate, mesh, operator, stop, tls};
+use crate::serve::{accept, found, gate, mesh, operator, tls};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::operator::Minted;
 use crate::wire::peers::*;
@@ -68,7 +69,7 @@ impl Rig {
         );
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();
-        tasks::spawn("operator", accept::serve_local(local, operator::router(appliance.clone()), stop.clone()));
+        tasks::spawn("operator", listen::serve_local(local, operator::router(appliance.clone()), stop.clone()));
         Self { appliance, address, socket, _stopper: stopper, _lock: opened.lock, dir }
     }
 
