@@ -153,3 +153,61 @@ fn service(service: &ServiceRecord) -> ServiceView {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::testing::{Fleet, name, node, public};
+
+    fn snapshot(fleet: &Fleet) -> Snapshot {
+        Snapshot {
+            node: NodeFile {
+                format: 1,
+                fleet: fleet.id,
+                fleet_name: name("lab"),
+                root_key: public(&fleet.root),
+                ifname: "hf0".into(),
+                listen_port: 51820,
+                appliances: vec![],
+                node: Some(node(0)),
+                name: name("n0"),
+                site: None,
+            },
+            own: fleet.records.get(&node(0)).cloned(),
+            records: fleet.records.values().cloned().collect(),
+            suffix: Some(name("internal")),
+            backend: Backend::Userspace,
+            seen: Seen { up: true, ..Seen::default() },
+            authority: None,
+            reachable: true,
+            confirmed: Millis(0),
+            revision: Revision(7),
+            epoch: None,
+        }
+    }
+
+    #[test]
+    fn each_path_is_direct_through_a_hub_or_told_to_be_missing() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |r| r.endpoints.clear());
+        fleet.set(1, |r| r.hub = true);
+        fleet.set(2, |r| r.endpoints.clear());
+        let hub = fleet.records[&node(1)].wireguard_key;
+        let seen = PeerSeen { handshake: Some(Millis(60_000)), ..PeerSeen::default() };
+        let peers = BTreeMap::from([(hub, seen.clone()), (WireguardKey::from_bytes([200; 32]), seen)]);
+        let view = snapshot(&fleet).view(&peers, Millis(65_000));
+        let shown: Vec<_> =
+            view.peers.iter().map(|p| (p.name.clone(), p.via.clone(), p.handshake_age_seconds)).collect();
+        let n = |text| Some(name(text));
+        assert_eq!(shown, [(None, None, Some(5)), (n("n1"), None, Some(5)), (n("n2"), n("n1"), Some(5))]);
+        assert_eq!(view.problems, Vec::<String>::new());
+        assert_eq!(view.last_contact, None);
+
+        fleet.set(1, |r| r.hub = false);
+        let mut lonely = snapshot(&fleet);
+        lonely.reachable = false;
+        let view = lonely.view(&BTreeMap::new(), Millis(65_000));
+        assert!(view.problems[0].starts_with("no appliance answers"));
+        assert!(view.problems[1].starts_with("no path to n2: no hub"), "{:?}", view.problems);
+    }
+}
