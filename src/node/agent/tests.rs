@@ -1,3 +1,5 @@
+//! The decisions of the agent, step by step, without a socket or a clock.
+
 use super::*;
 use crate::node::client::CallError;
 use crate::node::testing::{Fleet, name, node, web};
