@@ -170,8 +170,10 @@ fn proxies(record: &NodeRecord, claims: &Claims) -> Vec<Proxy> {
     let mut proxies = BTreeMap::new();
     for claim in claims.iter() {
         let Some(target) = claim.target else { continue };
+        // Served before the verdict too: others may resolve the name a moment before this node hears of it, and nobody
+        // is sent here for a name that is not ours.
         let mut judged = record.services.iter().filter(|s| s.space == claim.space && s.name == claim.name);
-        let serving = judged.any(|s| s.port == claim.port && s.verdict == Verdict::Routed);
+        let serving = judged.all(|s| s.verdict == Verdict::Routed);
         let addresses = [IpAddr::V4(record.address)].into_iter().chain(record.address6.map(IpAddr::V6));
         for listen in addresses.map(|ip| SocketAddr::new(ip, claim.port)) {
             let proxy = Proxy { listen, target, protocol: claim.protocol, serving };
