@@ -119,7 +119,10 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     }
     drop(resolver);
     files::remove(&dir.join("operator.sock"))?;
-    appliance.handle.clone().close().await;
+    // The engine ends with the last handle, and the appliance holds one.
+    let handle = appliance.handle.clone();
+    drop(appliance);
+    handle.close().await;
     drop(lock);
     Ok(())
 }
