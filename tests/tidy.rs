@@ -87,9 +87,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "src/node",
-        but: &["src/node/socket.rs"],
+        but: &[],
         words: &["crate::serve", "crate::authority", "crate::cluster", "openraft"],
-        home: "a node knows an appliance by src/wire alone; its own socket shares the appliance's accept loop",
+        home: "a node knows an appliance by src/wire alone",
     },
     Layer {
         folder: "src/dataplane",

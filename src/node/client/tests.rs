@@ -1,3 +1,5 @@
+//! The client against real TLS listeners.
+
 use super::*;
 use crate::keys::ApplianceKeys;
 use crate::listen::stop;
