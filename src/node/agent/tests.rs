@@ -3,6 +3,7 @@
 use super::*;
 use crate::node::client::CallError;
 use crate::node::testing::{Fleet, name, node, web};
+use state::model::Revision;
 use state::view::records::{Epoch, Protocol, Verdict};
 
 struct Lab {
