@@ -24,6 +24,7 @@ pub(super) struct Snapshot {
     reachable: bool,
     confirmed: Millis,
     revision: Revision,
+    roster_revision: Revision,
     epoch: Option<Epoch>,
 }
 
@@ -46,6 +47,7 @@ impl Snapshot {
             reachable: report.reachable,
             confirmed: report.confirmed,
             revision: report.held.revision(),
+            roster_revision: report.trust.roster().revision,
             epoch: report.held.epoch(),
         }
     }
@@ -91,6 +93,7 @@ impl Snapshot {
             authority: self.authority.clone(),
             last_contact: (self.confirmed != Millis(0)).then(|| rfc3339(self.confirmed)),
             revision: self.revision,
+            roster_revision: self.roster_revision,
             epoch: self.epoch,
             peers: views,
             services: own.into_iter().flat_map(|r| &r.services).map(service).collect(),
@@ -106,10 +109,15 @@ fn peer(
     records: &[NodeRecord],
     now: Millis,
 ) -> PeerView {
-    let via = match path {
-        Some(Path::Relayed { hub, name }) => Some((hub, name)),
-        Some(Path::Direct { .. } | Path::None { .. }) | None => None,
+    let (via, why) = match path {
+        Some(Path::Relayed { hub, name }) => {
+            let why = format!("neither can be dialled by the other; both reach {name}");
+            (Some((hub, name)), Some(why))
+        }
+        Some(Path::Direct { why } | Path::None { why }) => (None, Some(why)),
+        None => (None, None),
     };
+    let direct = via.is_none();
     let hop = via.as_ref().and_then(|(hub, _)| records.iter().find(|r| r.id == *hub)).unwrap_or(other);
     let seen = peers.get(&hop.wireguard_key);
     PeerView {
@@ -117,6 +125,9 @@ fn peer(
         address: Some(other.address),
         endpoint: seen.and_then(|seen| seen.endpoint),
         via: via.map(|(_, name)| name),
+        path: why,
+        received_bytes: seen.filter(|_| direct).map(|seen| seen.received),
+        sent_bytes: seen.filter(|_| direct).map(|seen| seen.sent),
         handshake_age_seconds: seen.and_then(|seen| age(seen, now)),
         liveness: Some(match other.liveness {
             Liveness::Here => LivenessWord::Here,
@@ -132,6 +143,9 @@ fn stranger(seen: &PeerSeen, now: Millis) -> PeerView {
         address: None,
         endpoint: seen.endpoint,
         via: None,
+        path: None,
+        received_bytes: Some(seen.received),
+        sent_bytes: Some(seen.sent),
         handshake_age_seconds: age(seen, now),
         liveness: None,
     }
@@ -182,6 +196,7 @@ mod tests {
             reachable: true,
             confirmed: Millis(0),
             revision: Revision(7),
+            roster_revision: Revision(1),
             epoch: None,
         }
     }

@@ -262,15 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_carried_to_and_served_while_its_name_is_routed() {
+    fn a_target_is_served_unless_its_name_is_contested() {
         let mut fleet = Fleet::new();
-        fleet.set(0, |r| r.services = vec![web(Verdict::Routed)]);
+        fleet.set(0, |r| r.services = vec![web(Verdict::Contested { with: vec![name("n1")] })]);
         let target = Some("127.0.0.1:3000".parse().unwrap());
-        let web = Publish { space: name("shop"), name: name("web"), protocol: Protocol::Http, port: 80, target };
-        let unjudged = Publish { name: name("api"), port: 81, ..web.clone() };
-        let wanted = of(&fleet, &on(&[]), &Claims::new(vec![web, unjudged]), &Resolved::new());
+        let contested = Publish { space: name("shop"), name: name("web"), protocol: Protocol::Http, port: 80, target };
+        let unjudged = Publish { name: name("api"), port: 81, ..contested.clone() };
+        let wanted = of(&fleet, &on(&[]), &Claims::new(vec![contested, unjudged]), &Resolved::new());
         let served: Vec<_> = wanted.proxies.iter().map(|p| (p.listen.to_string(), p.serving)).collect();
-        assert_eq!(served, [("10.90.0.1:80".into(), true), ("10.90.0.1:81".into(), false)]);
+        assert_eq!(served, [("10.90.0.1:80".into(), false), ("10.90.0.1:81".into(), true)]);
         assert!(wanted.told(false).tunnel.is_none());
         assert_eq!(wanted.told(true).tunnel.unwrap().peers, wanted.desired.peers);
     }
