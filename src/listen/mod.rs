@@ -25,6 +25,12 @@ use tower::ServiceExt;
 /// Pause after an accept that failed (out of descriptors): busy looping would not free one.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// The problem of a request that was not over in time.
+const TIMED_OUT: &str = concat!(
+    r#"{"type":"about:holdfast/timeout","title":"the request was refused","detail":"it took too long","#,
+    r#""todo":"ask again","status":408,"code":"timeout"}"#
+);
+
 /// Serves one connection until it ends, or to the end of its request when told to stop. Each request carries `peer` as
 /// an extension.
 pub async fn serve_connection<S, P>(stream: S, router: Router, peer: P, mut stop: Stop)
@@ -62,6 +68,9 @@ async fn answer<P: Clone + Send + Sync + 'static>(
     request.extensions_mut().insert(peer);
     Ok(match timeout(limits::REQUEST, router.oneshot(request)).await {
         Ok(Ok(response)) => response,
-        Err(_) => (StatusCode::REQUEST_TIMEOUT, [(header::CONNECTION, "close")]).into_response(),
+        Err(_) => {
+            let headers = [(header::CONNECTION, "close"), (header::CONTENT_TYPE, "application/problem+json")];
+            (StatusCode::REQUEST_TIMEOUT, headers, TIMED_OUT).into_response()
+        }
     })
 }

@@ -36,6 +36,7 @@ pub fn router(appliance: Arc<Appliance>, stop: Stop) -> Router {
         .route("/v1/peers/{id}", delete(leave))
         .route("/health", get(health))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(Mesh { appliance, stop })
 }
 

@@ -18,6 +18,7 @@ pub(super) async fn serve(listener: TcpListener, appliance: Arc<Appliance>, stop
         .route("/health", get(health))
         .route("/ready", get(ready))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(appliance);
     serve_plain(listener, router, stop).await;
 }

@@ -72,6 +72,7 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
         .route("/v1/journal", get(plain!(journal::page)))
         .route("/v1/journal/verify", get(plain!(journal::verify)))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(appliance)
 }
 
