@@ -221,12 +221,15 @@ pub(super) fn idempotency() -> String {
 
 /// The next line of a stream that is not a keep-alive.
 pub(super) async fn line(stream: &mut reqwest::Response) -> Option<PeerList> {
-    loop {
-        let chunk = tokio::time::timeout(std::time::Duration::from_secs(20), stream.chunk()).await.unwrap().unwrap()?;
-        if chunk.as_ref() != b"\n" {
-            return Some(serde_json::from_slice(&chunk).unwrap());
+    let next = async {
+        loop {
+            let chunk = stream.chunk().await.unwrap()?;
+            if chunk.as_ref() != b"\n" {
+                return Some(serde_json::from_slice(&chunk).unwrap());
+            }
         }
-    }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), next).await.unwrap()
 }
 
 pub(super) fn past(ms: u64) -> Millis {
