@@ -14,6 +14,7 @@ pub mod files;
 pub mod keys;
 pub mod lab;
 pub mod limits;
+pub mod listen;
 pub mod node;
 pub mod serve;
 pub mod tasks;

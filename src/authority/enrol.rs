@@ -100,7 +100,8 @@ impl Authority {
             window: (Millis(0), Millis(0)),
             seq: 0,
         };
-        self.joining(join, grant.node, &presented.body.certificate_request, now)
+        let node = enrolment::id_of(state, &join.signing_key, grant.node);
+        self.joining(join, node, &presented.body.certificate_request, now)
     }
 
     /// A machine whose key was let in and that registers for the first time.

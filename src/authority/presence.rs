@@ -138,9 +138,6 @@ impl Presence {
     /// The verdicts that are not any more what the state says: nodes that fell silent. Nobody is out of touch before
     /// this appliance has listened long enough to know. What is heard again says so by its own register.
     pub fn fallen_silent(&self, state: &State, now: Duration, wall: Millis) -> Vec<(NodeId, Liveness)> {
-        if now.saturating_sub(self.since) < limits::OUT_OF_TOUCH {
-            return Vec::new();
-        }
         let here = state
             .nodes
             .all

@@ -34,10 +34,10 @@ impl Bucket {
 }
 
 impl Rates {
-    /// Full buckets; with a total, so many attempts a second of all together.
+    /// Full buckets; with a total, so many attempts a second of all together, and a source's bucket of them at once.
     pub const fn new(total: Option<u32>) -> Self {
         let total = match total {
-            Some(size) => Some((size, Bucket::full(size, Duration::ZERO))),
+            Some(per_second) => Some((per_second, Bucket::full(limits::ENROL_BUCKET.0, Duration::ZERO))),
             None => None,
         };
         Self { sources: BTreeMap::new(), total }
@@ -52,8 +52,8 @@ impl Rates {
     pub fn attempt(&mut self, source: IpAddr, now: Duration) -> bool {
         let source = source.to_canonical();
         let mut bucket = self.bucket(source, now);
-        if let Some((size, total)) = &mut self.total {
-            total.refill(*size, *size, now);
+        if let Some((per_second, total)) = &mut self.total {
+            total.refill(limits::ENROL_BUCKET.0, *per_second, now);
             if total.left < 1.0 || bucket.left < 1.0 {
                 return false;
             }
@@ -98,11 +98,10 @@ mod tests {
         let (a, b) = (IpAddr::from([203, 0, 113, 1]), IpAddr::from([203, 0, 113, 2]));
         let taken = |rates: &mut Rates, from, at| (0..1000).take_while(|_| rates.attempt(from, at)).count();
         let second = Duration::from_secs(1);
-        assert_eq!(taken(&mut rates, a, second), 64, "the total bounds one source too");
-        assert_eq!(taken(&mut rates, b, second), 0);
-        assert_eq!(taken(&mut rates, a, second * 2), 64);
-        assert_eq!(taken(&mut rates, a, second * 3), 32, "then only what came back");
-        assert_eq!(taken(&mut rates, b, second * 3), 32, "others have the rest of the total");
-        assert_eq!(taken(&mut rates, a, second * 4), 16);
+        assert_eq!(taken(&mut rates, a, second), 128);
+        assert_eq!(taken(&mut rates, b, second), 0, "the total bounds all together");
+        assert_eq!(taken(&mut rates, a, second * 2), 16, "a source gets back what it gets back");
+        assert_eq!(taken(&mut rates, b, second * 2), 48, "others have the rest of the total");
+        assert!(rates.has_attempt(b, second * 2) && !rates.has_attempt(a, second * 2));
     }
 }

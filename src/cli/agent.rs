@@ -3,7 +3,7 @@
 use super::asking;
 use super::client::Client;
 use super::confirm::{OffTerminal, confirm};
-use super::failure::Failure;
+use super::failure::{Exit, Failure};
 use super::globals::Globals;
 use super::node::service_words;
 use super::output::{self, Format};
@@ -51,11 +51,24 @@ pub(super) fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
             Ok(())
         }),
         Command::Identity => identity(globals),
-        Command::Down => asking(ordered(globals, "/v1/agent/down")),
+        Command::Down => down(globals),
         Command::Leave { yes } => {
             confirm(yes, "leave the fleet and take the mesh down on this machine?", OffTerminal::GoOn)?;
             asking(ordered(globals, "/v1/agent/leave"))
         }
+    }
+}
+
+/// Asks the agent; where none answers, does it from here, because the data plane outlives the agent.
+fn down(globals: &Globals) -> Result<(), Failure> {
+    let asked = asking(ordered(globals, "/v1/agent/down"));
+    match (asked, &globals.state) {
+        (Err(failure), Some(dir)) if failure.exit == Exit::Unreachable => {
+            asking(async { Ok(crate::node::run::down(dir).await?) })?;
+            print_done(&Done { schema: SCHEMA, done: crate::node::run::DOWN.into() }, globals.format());
+            Ok(())
+        }
+        (asked, _) => asked,
     }
 }
 
@@ -143,9 +156,10 @@ pub(super) fn print_status(agent: &AgentView, format: Format) {
             or_dash(peer.address),
             or_dash(peer.endpoint),
             or_dash(peer.via.as_ref()),
+            or_dash(peer.path.as_ref()),
             or_dash(peer.handshake_age_seconds.map(|age| words::short(Duration::from_secs(age)))),
             peer.liveness.map_or_else(|| "-".to_owned(), |word| words::liveness(word, None, now)),
         ]
     });
-    output::table(&["PEER", "ADDRESS", "ENDPOINT", "VIA", "HANDSHAKE", "LIVENESS"], rows.collect());
+    output::table(&["PEER", "ADDRESS", "ENDPOINT", "VIA", "WHY", "HANDSHAKE", "LIVENESS"], rows.collect());
 }

@@ -148,7 +148,7 @@ impl From<node::Failure> for Failure {
         let exit = match code.as_str() {
             "unreachable" => Exit::Unreachable,
             "not_found" => Exit::NotFound,
-            "conflict" | "held" | "in_use" => Exit::Conflict,
+            "conflict" | "held" | "in_use" | "address_pool_exhausted" => Exit::Conflict,
             _ => Exit::Failed,
         };
         Self { exit, code, what, why, todo }

@@ -18,7 +18,7 @@ use crate::node::lanes::{Fence, Groups, Lanes, Setting};
 use crate::node::reconcile::Reconciler;
 use crate::node::socket::{self, Call};
 use crate::node::trust::Trust;
-use crate::node::upkeep::{Ask, Seen, Upkeep};
+use crate::node::upkeep::{self, Ask, Seen, Upkeep};
 use crate::node::view::Snapshot;
 use crate::node::wanted::{Machine, Own};
 use crate::wire::peers::{Envelope, LeaveBody};
@@ -57,8 +57,7 @@ pub async fn run(dir: &Path) -> Result<(), Failure> {
     let keys = NodeKeys::read(dir)?;
     let _lock = files::lock(dir, "agent")?;
     let directory = Directory::new(dir);
-    let ready = directory.file("ready");
-    files::remove(&ready)?;
+    clean(&directory)?;
     let mut end = End::listen()?;
     let mut node = known(&directory)?;
     if node.node.is_none() {
@@ -69,9 +68,27 @@ pub async fn run(dir: &Path) -> Result<(), Failure> {
         node = known(&directory)?;
     }
     let ended = Shell::start(&directory, node, keys).await?.run(&mut end).await;
-    files::remove(&ready)?;
-    files::remove(&directory.file(socket::NAME))?;
+    clean(&directory)?;
     ended
+}
+
+/// What is said when the mesh was taken down on purpose.
+pub const DOWN: &str = "the mesh is down on this machine; `holdfast agent run` brings it up again";
+
+/// Takes the mesh down where no agent runs: stops the data plane and removes what is this node's from the kernel.
+pub async fn down(dir: &Path) -> Result<(), Failure> {
+    NodeKeys::read(dir)?;
+    let _lock = files::lock(dir, "agent")?;
+    let Some(node) = NodeKeys::id(dir)? else { return Ok(()) };
+    let mut reconciler = Reconciler::new(dir, node).await.map_err(|error| Failure::local(upkeep::NOT_DOWN, error))?;
+    upkeep::take_down(dir, &mut reconciler).await?;
+    clean(&Directory::new(dir))
+}
+
+/// Removes what tells others that an agent runs here.
+fn clean(directory: &Directory) -> Result<(), Failure> {
+    files::remove(&directory.file("ready"))?;
+    Ok(files::remove(&directory.file(socket::NAME))?)
 }
 
 fn known(directory: &Directory) -> Result<NodeFile, Failure> {

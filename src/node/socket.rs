@@ -2,12 +2,13 @@
 //! socket is the agent's own user or root.
 
 use crate::clock;
+use crate::listen::serve_local;
+use crate::listen::stop;
 use crate::node::agent::Outcome;
 use crate::node::failure::Failure;
+use crate::node::run::DOWN;
 use crate::node::upkeep::Ask;
 use crate::node::view::Snapshot;
-use crate::serve::accept::serve_local;
-use crate::serve::stop;
 use crate::wire::operator::{Done, Nothing, PlanView, Publish, Published, SCHEMA};
 use crate::wire::peers::ClaimVerdict;
 use crate::{files, limits, tasks};
@@ -113,7 +114,7 @@ async fn plan(State(agent): State<Agent>) -> Answer {
 async fn down(State(agent): State<Agent>, body: Bytes) -> Answer {
     parse::<Nothing>(&body)?;
     agent.call(Call::Down).await??;
-    Ok(done("the mesh is down on this machine; `holdfast agent run` brings it up again"))
+    Ok(done(DOWN))
 }
 
 async fn leave(State(agent): State<Agent>, body: Bytes) -> Answer {

@@ -11,7 +11,7 @@ use crate::node::wanted::Wanted;
 use crate::wire::dataplane::{Status, Told};
 use state::model::WireguardKey;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -75,6 +75,15 @@ pub(super) struct Upkeep {
     /// Whether this run has already made sure that nothing of somebody else stands in the way.
     clear: bool,
     seen: watch::Sender<Seen>,
+}
+
+/// What could not be done when [`take_down`] fails.
+pub(super) const NOT_DOWN: &str = "the mesh was not taken down whole";
+
+/// Stops the data plane and removes what is this node's from the kernel.
+pub(super) async fn take_down(dir: &Path, reconciler: &mut Reconciler) -> Result<(), Failure> {
+    plane::stop(dir).await.map_err(|error| Failure::local(NOT_DOWN, format!("{error:#}")))?;
+    reconciler.withdraw().await.map_err(|error| Failure::local(NOT_DOWN, error))
 }
 
 impl Upkeep {
@@ -164,12 +173,10 @@ impl Upkeep {
     }
 
     async fn down(&mut self) -> Result<(), Failure> {
-        const WHAT: &str = "the mesh was not taken down whole";
         self.wanted = None;
         self.told = None;
         self.seen.send_modify(|seen| seen.up = false);
-        plane::stop(&self.dir).await.map_err(|error| Failure::local(WHAT, format!("{error:#}")))?;
-        self.reconciler.withdraw().await.map_err(|error| Failure::local(WHAT, error))
+        take_down(&self.dir, &mut self.reconciler).await
     }
 
     async fn ensure(&mut self) -> Result<Vec<String>, Failure> {
@@ -233,19 +240,23 @@ impl Upkeep {
     }
 
     async fn make(&mut self, wanted: &Wanted) -> Result<Vec<String>, String> {
-        let told = wanted.told(self.reconciler.backend() == Backend::Userspace);
-        let status = self.tell(&told).await.map_err(|error| format!("{error:#}"))?;
-        let Evidence { sent, foreign, open, seen: _ } =
-            self.reconciler.converge(&wanted.desired).await.map_err(|error| error.to_string())?;
+        let userspace = self.reconciler.backend() == Backend::Userspace;
+        let told = wanted.told(userspace);
+        let mut status = self.tell(&told).await.map_err(|error| format!("{error:#}"))?;
+        let mut evidence = self.reconciler.converge(&wanted.desired).await.map_err(|error| error.to_string())?;
+        // The data plane looks at once when it is told: what failed for want of the interface or its address may work
+        // now, and an interface that somebody deleted comes back.
+        let lost = userspace && evidence.seen.link.is_none();
+        if lost || !status.problems.is_empty() {
+            status = plane::tell(&self.dir, told).await.map_err(|error| format!("{error:#}"))?;
+        }
+        if lost {
+            evidence = self.reconciler.converge(&wanted.desired).await.map_err(|error| error.to_string())?;
+        }
+        let Evidence { sent, foreign, open, seen: _ } = evidence;
         for step in &sent {
             tracing::info!("{step}");
         }
-        // What failed for want of the interface or its address may work now.
-        let status = if status.problems.is_empty() {
-            status
-        } else {
-            plane::tell(&self.dir, told).await.map_err(|error| format!("{error:#}"))?
-        };
         Ok(foreign.iter().map(ToString::to_string).chain(open).chain(status.problems).collect())
     }
 

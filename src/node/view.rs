@@ -24,6 +24,7 @@ pub(super) struct Snapshot {
     reachable: bool,
     confirmed: Millis,
     revision: Revision,
+    roster_revision: Revision,
     epoch: Option<Epoch>,
 }
 
@@ -46,6 +47,7 @@ impl Snapshot {
             reachable: report.reachable,
             confirmed: report.confirmed,
             revision: report.held.revision(),
+            roster_revision: report.trust.roster().revision,
             epoch: report.held.epoch(),
         }
     }
@@ -91,6 +93,7 @@ impl Snapshot {
             authority: self.authority.clone(),
             last_contact: (self.confirmed != Millis(0)).then(|| rfc3339(self.confirmed)),
             revision: self.revision,
+            roster_revision: self.roster_revision,
             epoch: self.epoch,
             peers: views,
             services: own.into_iter().flat_map(|r| &r.services).map(service).collect(),
@@ -106,10 +109,15 @@ fn peer(
     records: &[NodeRecord],
     now: Millis,
 ) -> PeerView {
-    let via = match path {
-        Some(Path::Relayed { hub, name }) => Some((hub, name)),
-        Some(Path::Direct { .. } | Path::None { .. }) | None => None,
+    let (via, why) = match path {
+        Some(Path::Relayed { hub, name }) => {
+            let why = format!("neither can be dialled by the other; both reach {name}");
+            (Some((hub, name)), Some(why))
+        }
+        Some(Path::Direct { why } | Path::None { why }) => (None, Some(why)),
+        None => (None, None),
     };
+    let direct = via.is_none();
     let hop = via.as_ref().and_then(|(hub, _)| records.iter().find(|r| r.id == *hub)).unwrap_or(other);
     let seen = peers.get(&hop.wireguard_key);
     PeerView {
@@ -117,6 +125,9 @@ fn peer(
         address: Some(other.address),
         endpoint: seen.and_then(|seen| seen.endpoint),
         via: via.map(|(_, name)| name),
+        path: why,
+        received_bytes: seen.filter(|_| direct).map(|seen| seen.received),
+        sent_bytes: seen.filter(|_| direct).map(|seen| seen.sent),
         handshake_age_seconds: seen.and_then(|seen| age(seen, now)),
         liveness: Some(match other.liveness {
             Liveness::Here => LivenessWord::Here,
@@ -132,6 +143,9 @@ fn stranger(seen: &PeerSeen, now: Millis) -> PeerView {
         address: None,
         endpoint: seen.endpoint,
         via: None,
+        path: None,
+        received_bytes: Some(seen.received),
+        sent_bytes: Some(seen.sent),
         handshake_age_seconds: age(seen, now),
         liveness: None,
     }
@@ -151,5 +165,64 @@ fn service(service: &ServiceRecord) -> ServiceView {
             Verdict::Routed => ClaimVerdict::Routed,
             Verdict::Contested { with } => ClaimVerdict::Contested { with: with.clone() },
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::testing::{Fleet, name, node, public};
+
+    fn snapshot(fleet: &Fleet) -> Snapshot {
+        Snapshot {
+            node: NodeFile {
+                format: 1,
+                fleet: fleet.id,
+                fleet_name: name("lab"),
+                root_key: public(&fleet.root),
+                ifname: "hf0".into(),
+                listen_port: 51820,
+                appliances: vec![],
+                node: Some(node(0)),
+                name: name("n0"),
+                site: None,
+            },
+            own: fleet.records.get(&node(0)).cloned(),
+            records: fleet.records.values().cloned().collect(),
+            suffix: Some(name("internal")),
+            backend: Backend::Userspace,
+            seen: Seen { up: true, ..Seen::default() },
+            authority: None,
+            reachable: true,
+            confirmed: Millis(0),
+            revision: Revision(7),
+            roster_revision: Revision(1),
+            epoch: None,
+        }
+    }
+
+    #[test]
+    fn each_path_is_direct_through_a_hub_or_told_to_be_missing() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |r| r.endpoints.clear());
+        fleet.set(1, |r| r.hub = true);
+        fleet.set(2, |r| r.endpoints.clear());
+        let hub = fleet.records[&node(1)].wireguard_key;
+        let seen = PeerSeen { handshake: Some(Millis(60_000)), ..PeerSeen::default() };
+        let peers = BTreeMap::from([(hub, seen.clone()), (WireguardKey::from_bytes([200; 32]), seen)]);
+        let view = snapshot(&fleet).view(&peers, Millis(65_000));
+        let shown: Vec<_> =
+            view.peers.iter().map(|p| (p.name.clone(), p.via.clone(), p.handshake_age_seconds)).collect();
+        let n = |text| Some(name(text));
+        assert_eq!(shown, [(None, None, Some(5)), (n("n1"), None, Some(5)), (n("n2"), n("n1"), Some(5))]);
+        assert_eq!(view.problems, Vec::<String>::new());
+        assert_eq!(view.last_contact, None);
+
+        fleet.set(1, |r| r.hub = false);
+        let mut lonely = snapshot(&fleet);
+        lonely.reachable = false;
+        let view = lonely.view(&BTreeMap::new(), Millis(65_000));
+        assert!(view.problems[0].starts_with("no appliance answers"));
+        assert!(view.problems[1].starts_with("no path to n2: no hub"), "{:?}", view.problems);
     }
 }

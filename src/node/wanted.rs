@@ -170,8 +170,10 @@ fn proxies(record: &NodeRecord, claims: &Claims) -> Vec<Proxy> {
     let mut proxies = BTreeMap::new();
     for claim in claims.iter() {
         let Some(target) = claim.target else { continue };
+        // Served before the verdict too: others may resolve the name a moment before this node hears of it, and nobody
+        // is sent here for a name that is not ours.
         let mut judged = record.services.iter().filter(|s| s.space == claim.space && s.name == claim.name);
-        let serving = judged.any(|s| s.port == claim.port && s.verdict == Verdict::Routed);
+        let serving = judged.all(|s| s.verdict == Verdict::Routed);
         let addresses = [IpAddr::V4(record.address)].into_iter().chain(record.address6.map(IpAddr::V6));
         for listen in addresses.map(|ip| SocketAddr::new(ip, claim.port)) {
             let proxy = Proxy { listen, target, protocol: claim.protocol, serving };
@@ -180,4 +182,96 @@ fn proxies(record: &NodeRecord, claims: &Claims) -> Vec<Proxy> {
         }
     }
     proxies.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::held::Extent;
+    use crate::node::testing::{Fleet, name, node, web};
+    use crate::wire::operator::Publish;
+
+    fn of(fleet: &Fleet, machine: &Machine, claims: &Claims, resolved: &Resolved) -> Wanted {
+        let trust = fleet.trust();
+        let mut held = Held::default();
+        held.accept(&trust, &fleet.full(), Extent::Full);
+        let own = Own { id: node(0), ifname: "hf0".into(), listen_port: 51820, private_key_file: "/x".into() };
+        wanted(&own, machine, trust.roster(), &held, claims, resolved, Millis(5)).unwrap()
+    }
+
+    fn on(addresses: &[&str]) -> Machine {
+        Machine { local_endpoints: addresses.iter().map(|a| a.parse().unwrap()).collect(), mtu: 1420 }
+    }
+
+    fn opened(wanted: &Wanted) -> Vec<(Protocol, u16)> {
+        wanted.desired.firewall.openings.iter().map(|o| (o.protocol, o.port)).collect()
+    }
+
+    #[test]
+    fn within_a_site_the_address_on_a_shared_network_is_dialled() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |r| r.site = Some(name("one")));
+        fleet.set(1, |r| {
+            r.site = Some(name("one"));
+            let locals = ["172.17.0.1:51820", "10.1.2.3:51820", "192.168.7.9:51820"];
+            r.local_endpoints = locals.iter().map(|e| e.parse().unwrap()).collect();
+        });
+        let machine = on(&["172.17.0.1:51820", "192.168.7.2:51820"]);
+        let peers = of(&fleet, &machine, &Claims::default(), &Resolved::new()).desired.peers;
+        assert_eq!(peers[0].endpoint, Some("192.168.7.9:51820".parse().unwrap()));
+        assert_eq!(peers[0].allowed, ["10.90.0.2/32".parse::<ipnet::IpNet>().unwrap()]);
+    }
+
+    #[test]
+    fn a_host_name_is_dialled_where_it_leads() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |_| {});
+        fleet.set(1, |r| r.endpoints = vec!["vpn.example.org:7".parse().unwrap()]);
+        let endpoint =
+            |resolved: &Resolved| of(&fleet, &on(&[]), &Claims::default(), resolved).desired.peers[0].endpoint;
+        assert_eq!(endpoint(&Resolved::new()), None);
+        let resolved = Resolved::from([("vpn.example.org".into(), "203.0.113.7".parse().unwrap())]);
+        assert_eq!(endpoint(&resolved), Some("203.0.113.7:7".parse().unwrap()));
+    }
+
+    #[test]
+    fn only_the_resolver_services_and_an_appliances_listeners_are_open_to_the_mesh() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |_| {});
+        let dns = [(Protocol::Tcp, 53), (Protocol::Udp, 53)];
+        let bare = of(&fleet, &on(&[]), &Claims::default(), &Resolved::new());
+        assert_eq!(opened(&bare), dns);
+        let id = fleet.appliance_id;
+        fleet.set(0, |r| {
+            r.appliance = Some(id);
+            r.hub = true;
+        });
+        let claim = |service: &str, protocol, port| Publish {
+            space: name("s"),
+            name: name(service),
+            protocol,
+            port,
+            target: None,
+        };
+        let claims = Claims::new(vec![claim("a", Protocol::Http, 80), claim("b", Protocol::Udp, 80)]);
+        let full = of(&fleet, &on(&[]), &claims, &Resolved::new());
+        let expected =
+            [(Protocol::Tcp, 53), (Protocol::Tcp, 80), (Protocol::Tcp, 4300), (Protocol::Udp, 53), (Protocol::Udp, 80)];
+        assert_eq!(opened(&full), expected);
+        assert!(full.desired.forward && !bare.desired.forward);
+    }
+
+    #[test]
+    fn a_target_is_served_unless_its_name_is_contested() {
+        let mut fleet = Fleet::new();
+        fleet.set(0, |r| r.services = vec![web(Verdict::Contested { with: vec![name("n1")] })]);
+        let target = Some("127.0.0.1:3000".parse().unwrap());
+        let contested = Publish { space: name("shop"), name: name("web"), protocol: Protocol::Http, port: 80, target };
+        let unjudged = Publish { name: name("api"), port: 81, ..contested.clone() };
+        let wanted = of(&fleet, &on(&[]), &Claims::new(vec![contested, unjudged]), &Resolved::new());
+        let served: Vec<_> = wanted.proxies.iter().map(|p| (p.listen.to_string(), p.serving)).collect();
+        assert_eq!(served, [("10.90.0.1:80".into(), false), ("10.90.0.1:81".into(), true)]);
+        assert!(wanted.told(false).tunnel.is_none());
+        assert_eq!(wanted.told(true).tunnel.unwrap().peers, wanted.desired.peers);
+    }
 }

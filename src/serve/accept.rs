@@ -4,37 +4,21 @@
 //! handshake runs in the connection's own task, so a slow one delays nobody.
 
 use crate::limits;
+use crate::listen::stop::Stop;
+use crate::listen::{ACCEPT_PAUSE, serve_connection};
 use crate::serve::gate::{Gate, Place};
-use crate::serve::stop::Stop;
 use crate::tasks;
 use axum::Router;
-use axum::body::Body;
-use axum::response::{IntoResponse, Response};
-use http::{Request, StatusCode, header};
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt;
 
 /// How long connections may take to end their request after the stop.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Pause after an accept that failed (out of descriptors): busy looping would not free one.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Who is at the other end of the operator socket, as the kernel says.
-#[derive(Clone, Copy, Debug)]
-pub struct LocalPeer {
-    /// The peer's effective user.
-    pub uid: u32,
-}
 
 /// Binds a TCP listener. The error names address and port.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -115,72 +99,10 @@ pub async fn serve_plain(listener: TcpListener, router: Router, mut stop: Stop) 
     }
 }
 
-/// Serves the operator socket until told to stop. Each request carries its [`LocalPeer`] as an extension; a peer
-/// that is neither root nor this process's user is cut off at once.
-pub async fn serve_local(listener: UnixListener, router: Router, mut stop: Stop) {
-    let own = rustix::process::geteuid().as_raw();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.requested() => break,
-        };
-        let Ok((socket, _)) = accepted else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Ok(uid) = socket.peer_cred().map(|peer| peer.uid()) else { continue };
-        if uid != 0 && uid != own {
-            tracing::warn!(uid, "refused at the operator socket: neither root nor the appliance's user");
-            continue;
-        }
-        let (router, stop) = (router.clone(), stop.clone());
-        tasks::spawn("operator connection", serve_connection(socket, router, LocalPeer { uid }, stop));
-    }
-}
-
 /// What the kernel watches for us: no delay for small answers, and an end for peers that take nothing any more.
 fn prepare(socket: &TcpStream) {
     let options = socket2::SockRef::from(socket);
     if let Err(error) = options.set_tcp_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(limits::STALL))) {
         tracing::debug!(%error, "cannot set socket options");
     }
-}
-
-async fn serve_connection<S, P>(stream: S, router: Router, peer: P, mut stop: Stop)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    P: Clone + Send + Sync + 'static,
-{
-    let service =
-        hyper::service::service_fn(move |request: Request<Incoming>| answer(router.clone(), peer.clone(), request));
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits::IDLE)
-        .max_buf_size(limits::HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.requested() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
-}
-
-/// One request, with a deadline for everything up to the head of its answer; a watch streams on after that.
-async fn answer<P: Clone + Send + Sync + 'static>(
-    router: Router,
-    peer: P,
-    request: Request<Incoming>,
-) -> Result<Response, Infallible> {
-    let mut request = request.map(Body::new);
-    request.extensions_mut().insert(peer);
-    Ok(match timeout(limits::REQUEST, router.oneshot(request)).await {
-        Ok(Ok(response)) => response,
-        Err(_) => (StatusCode::REQUEST_TIMEOUT, [(header::CONNECTION, "close")]).into_response(),
-    })
 }

@@ -2,9 +2,9 @@
 //! heartbeat that came before is seen and none that comes after counts.
 
 use crate::cluster::Wish;
+use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::http::ok;
-use crate::serve::stop::Stop;
 use crate::wire::operator::Nothing;
 use state::subject::jobs::Command;
 use state::{Actor, Role};

@@ -5,10 +5,10 @@ use crate::authority::records::Records;
 use crate::authority::refusal::{Refused, from_decision, invalid, problem};
 use crate::authority::register::Registering;
 use crate::authority::signature::{Caller, Examined};
+use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
 use crate::serve::http::{Received, json, number, ok, refuse, respond};
-use crate::serve::stop::Stop;
 use crate::serve::watch;
 use crate::wire::peers::{LeaveBody, RegisterBody};
 use axum::Router;
@@ -36,6 +36,7 @@ pub fn router(appliance: Arc<Appliance>, stop: Stop) -> Router {
         .route("/v1/peers/{id}", delete(leave))
         .route("/health", get(health))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(Mesh { appliance, stop })
 }
 

@@ -13,7 +13,6 @@ pub mod operator;
 mod own_node;
 mod page;
 mod run;
-pub mod stop;
 pub mod tls;
 mod verdicts;
 mod watch;

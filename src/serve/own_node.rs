@@ -3,10 +3,10 @@
 //! The agent is started again when it ends. Stopping the appliance stops it, which takes nothing of the mesh down.
 
 use crate::entropy;
+use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::ok;
 use crate::serve::operator::{line, mint};
-use crate::serve::stop::Stop;
 use crate::wire::operator::Minted;
 use crate::wire::token::Purpose;
 use anyhow::{Context as _, bail};

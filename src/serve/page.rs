@@ -1,10 +1,10 @@
 //! The loopback port: whether the appliance lives and is ready.
 
+use crate::listen::stop::Stop;
 use crate::serve::accept::serve_plain;
 use crate::serve::appliance::Appliance;
 use crate::serve::http::json;
 use crate::serve::mesh::no_route;
-use crate::serve::stop::Stop;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::response::Response;
@@ -18,6 +18,7 @@ pub(super) async fn serve(listener: TcpListener, appliance: Arc<Appliance>, stop
         .route("/health", get(health))
         .route("/ready", get(ready))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(appliance);
     serve_plain(listener, router, stop).await;
 }

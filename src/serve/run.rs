@@ -3,10 +3,11 @@
 use crate::authority::Authority;
 use crate::authority::records::Records;
 use crate::config::Config;
-use crate::serve::accept::{bind, serve_local, serve_tls, stranger};
+use crate::listen::serve_local;
+use crate::listen::stop::{self, Stop};
+use crate::serve::accept::{bind, serve_tls, stranger};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
-use crate::serve::stop::{self, Stop};
 use crate::serve::{found, gateway, leases, mesh, names, operator, own_node, page, tls, verdicts};
 use crate::{clock, files, tasks};
 use anyhow::Context as _;
@@ -134,7 +135,10 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     }
     drop(resolver);
     files::remove(&dir.join("operator.sock"))?;
-    appliance.handle.clone().close().await;
+    // The engine ends with the last handle, and the appliance holds one.
+    let handle = appliance.handle.clone();
+    drop(appliance);
+    handle.close().await;
     drop(lock);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Once a second: who has fallen silent becomes a change; who is not a node any more is forgotten.
 
+use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::http::ok;
-use crate::serve::stop::Stop;
 use crate::wire::operator::Nothing;
 use state::subject::nodes::Command;
 use state::{Actor, Role};

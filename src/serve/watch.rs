@@ -5,10 +5,10 @@
 
 use crate::authority::records::{Records, Scopes};
 use crate::limits;
+use crate::listen::stop::Stop;
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Place;
 use crate::serve::http::json;
-use crate::serve::stop::Stop;
 use crate::wire::peers::PeerList;
 use axum::body::{Body, Bytes};
 use axum::response::Response;

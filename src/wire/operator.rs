@@ -553,6 +553,15 @@ pub struct PeerView {
     pub endpoint: Option<SocketAddr>,
     /// The hub between, where it is not reached directly.
     pub via: Option<Name>,
+    /// Why it is reached as it is, or why not: `b can be dialled at 203.0.113.7:51820`.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Bytes received from it, where it is reached directly.
+    #[serde(default)]
+    pub received_bytes: Option<u64>,
+    /// Bytes sent to it, where it is reached directly.
+    #[serde(default)]
+    pub sent_bytes: Option<u64>,
     /// Seconds since the last handshake.
     pub handshake_age_seconds: Option<u64>,
     /// The authority's last verdict on it.
@@ -588,6 +597,9 @@ pub struct AgentView {
     pub last_contact: Option<Instant>,
     /// The revision of the list held.
     pub revision: Revision,
+    /// The revision of the roster held.
+    #[serde(default)]
+    pub roster_revision: Revision,
     /// The highest epoch accepted.
     pub epoch: Option<Epoch>,
     /// By name.

@@ -51,11 +51,11 @@ fn what_an_operator_mistypes_is_named() -> Result<()> {
 #[test]
 fn a_full_pool_refuses_and_says_what_would_free_an_address() -> Result<()> {
     let fleet = fleet()?;
-    // Two addresses for nodes: .1 is kept for the appliance's own machine.
-    fleet.appliance_with("box", 2, &["--mesh-prefix", "10.90.0.0/30"])?;
+    // Five addresses for nodes: .1 is kept for the appliance's own machine.
+    fleet.appliance_with("box", 2, &["--mesh-prefix", "10.90.0.0/29"])?;
     fleet.lab.host("a", 10)?;
     let mut refused = None;
-    for number in 0..4 {
+    for number in 0..7 {
         let name = format!("n{number}");
         let token = fleet.token(&name, &[])?;
         let mut join = fleet.holdfast("a", &["join", &format!("@{}", token.display())]);
@@ -65,9 +65,9 @@ fn a_full_pool_refuses_and_says_what_would_free_an_address() -> Result<()> {
             break;
         }
     }
-    let refused = refused.expect("a /30 is full after four machines");
+    let refused = refused.expect("a /29 has no room for seven machines");
     explains(&refused, &[5], "address_pool_exhausted");
-    assert!(refused.err.contains("10.90.0.0/30"), "{refused:?}");
+    assert!(refused.err.contains("10.90.0.0/29"), "{refused:?}");
     Ok(())
 }
 
@@ -84,6 +84,6 @@ fn a_key_that_others_can_read_stops_the_start() -> Result<()> {
     assert_eq!(key.metadata()?.permissions().mode() & 0o777, 0o640, "it was changed by us");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     fleet.agent("a")?;
-    explains(&fleet.node("a", &["agent", "run"])?, &[1], "process");
+    explains(&fleet.node("a", &["agent", "run"])?, &[5], "in use by process");
     Ok(())
 }

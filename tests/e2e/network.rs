@@ -2,7 +2,7 @@
 
 use crate::tools::{Ping, page, pings};
 use anyhow::Result;
-use holdfast::lab::{Lab, serve_page};
+use holdfast::lab::{Lab, serve_page, until};
 use std::time::Duration;
 
 #[test]
@@ -29,17 +29,16 @@ fn a_lost_ping_is_counted() -> Result<()> {
     lab.host("a", 10)?;
     let b = lab.host("b", 11)?;
     let ping = Ping::start(&lab, "a", b, Duration::from_millis(20))?;
-    std::thread::sleep(Duration::from_millis(200));
-    lab.run(
-        "b",
-        &["nft", "table ip f { chain c { type filter hook input priority 0; icmp type echo-request drop; }; }"],
-    )?
-    .ok()?;
-    std::thread::sleep(Duration::from_millis(200));
+    let soon = Duration::from_secs(10);
+    until(soon, "answers", || ping.told(" bytes from ") > 5)?;
+    let rules = "table ip f { chain c { type filter hook input priority 0; icmp type echo-request drop; }; }";
+    lab.run("b", &["nft", rules])?.ok()?;
+    until(soon, "losses", || ping.told("no answer yet") > 5)?;
     lab.run("b", &["nft", "delete table ip f"])?.ok()?;
-    std::thread::sleep(Duration::from_millis(200));
+    let before = ping.told(" bytes from ");
+    until(soon, "answers again", || ping.told(" bytes from ") > before + 5)?;
     let loss = ping.stop()?;
-    assert!(loss.lost.len() > 3 && loss.answered > 10, "{loss:?}");
+    assert!(loss.lost.len() > 4 && loss.answered > 10, "{loss:?}");
     Ok(())
 }
 

@@ -18,14 +18,14 @@ const OFTEN: Duration = Duration::from_millis(20);
 fn shop_and_home() -> Result<Fleet> {
     let fleet = fleet()?;
     fleet.appliance("box", 2)?;
-    fleet.lab.host("shop", 10)?;
+    fleet.lab.host("stall", 10)?;
     fleet.lab.nat("r", 20, 50)?;
     fleet.lab.behind("home", "r", 50, 5)?;
-    fleet.enrol("shop", &["--site", "one", "--endpoint", "198.51.100.10:51820", "--hub"])?;
+    fleet.enrol("stall", &["--site", "one", "--endpoint", "198.51.100.10:51820", "--hub"])?;
     fleet.enrol("home", &["--site", "two"])?;
-    publish_page(&fleet, "shop", "shop/web", "a page")?.ok()?;
-    let shop = fleet.address("shop")?;
-    until(SOON, "the name at home", || resolves(&fleet, "home", NAME) == Some(shop))?;
+    publish_page(&fleet, "stall", "shop/web", "a page")?.ok()?;
+    let stall = fleet.address("stall")?;
+    until(SOON, "the name at home", || resolves(&fleet, "home", NAME) == Some(stall))?;
     until(SOON, "the page at home", || page(&fleet.lab, "home", NAME).is_some())?;
     Ok(fleet)
 }
@@ -38,12 +38,12 @@ fn outage() -> Duration {
 #[test]
 fn an_absent_appliance_costs_no_name_and_no_route() -> Result<()> {
     let fleet = shop_and_home()?;
-    let shop = fleet.address("shop")?;
+    let stall = fleet.address("stall")?;
     let whole = || {
-        assert_eq!(resolves(&fleet, "home", NAME), Some(shop), "the name");
+        assert_eq!(resolves(&fleet, "home", NAME), Some(stall), "the name");
         assert_eq!(page(&fleet.lab, "home", NAME).as_deref(), Some("a page"), "the page");
     };
-    let ping = Ping::start(&fleet.lab, "home", shop, OFTEN)?;
+    let ping = Ping::start(&fleet.lab, "home", stall, OFTEN)?;
     fleet.murder("box")?;
     let back = holdfast::clock::boot() + outage();
     while holdfast::clock::boot() < back {
@@ -67,7 +67,7 @@ fn an_absent_appliance_costs_no_name_and_no_route() -> Result<()> {
     assert!(loss.answered > 500, "{loss:?}");
 
     // And the appliance is really back: it takes changes again.
-    fleet.node("shop", &["service", "withdraw", "shop/web"])?.ok()?;
+    fleet.node("stall", &["service", "withdraw", "shop/web"])?.ok()?;
     until(SOON, "the name is withdrawn", || resolves(&fleet, "home", NAME).is_none())?;
     Ok(())
 }
@@ -75,24 +75,24 @@ fn an_absent_appliance_costs_no_name_and_no_route() -> Result<()> {
 #[test]
 fn a_killed_agent_costs_no_ping_and_no_stream() -> Result<()> {
     let fleet = shop_and_home()?;
-    let shop = fleet.address("shop")?;
-    let echo = fleet.lab.inside("shop", || TcpListener::bind("127.0.0.1:7000"))??;
+    let stall = fleet.address("stall")?;
+    let echo = fleet.lab.inside("stall", || TcpListener::bind("127.0.0.1:7000"))??;
     std::thread::spawn(move || echo_all(&echo));
     let line = ["service", "publish", "shop/echo", "--port", "7", "--protocol", "tcp", "--target", "127.0.0.1:7000"];
-    fleet.node("shop", &line)?.ok()?;
-    until(SOON, "the stream's name", || resolves(&fleet, "home", "echo.shop.internal") == Some(shop))?;
+    fleet.node("stall", &line)?.ok()?;
+    until(SOON, "the stream's name", || resolves(&fleet, "home", "echo.shop.internal") == Some(stall))?;
 
-    let ping = Ping::start(&fleet.lab, "home", shop, OFTEN)?;
-    let away = Ping::start(&fleet.lab, "shop", fleet.address("home")?, OFTEN)?;
+    let ping = Ping::start(&fleet.lab, "home", stall, OFTEN)?;
+    let away = Ping::start(&fleet.lab, "stall", fleet.address("home")?, OFTEN)?;
     let done = AtomicBool::new(false);
     let echoed = std::thread::scope(|scope| -> Result<u64> {
-        let stream = scope.spawn(|| fleet.lab.inside("home", || converse((shop, 7).into(), &done)));
+        let stream = scope.spawn(|| fleet.lab.inside("home", || converse((stall, 7).into(), &done)));
         let murders = (|| {
-            for host in ["home", "shop"] {
+            for host in ["home", "stall"] {
                 fleet.murder(host)?;
                 std::thread::sleep(Duration::from_millis(500));
-                assert!(pings(&fleet.lab, "home", shop), "without the agent of {host}");
-                assert_eq!(resolves(&fleet, host, NAME), Some(shop), "without the agent of {host}");
+                assert!(pings(&fleet.lab, "home", stall), "without the agent of {host}");
+                assert_eq!(resolves(&fleet, host, NAME), Some(stall), "without the agent of {host}");
                 fleet.agent(host)?;
                 std::thread::sleep(Duration::from_millis(500));
             }

@@ -33,6 +33,9 @@ fn a_second_apply_sends_nothing() -> Result<()> {
     };
     until(SOON, "nothing is left to do", || plan().is_ok_and(|plan| plan.steps.is_empty()))?;
 
+    let settled = || fleet.lab.run("a", &["ip", "-6", "address", "show", "tentative"]).is_ok_and(|a| a.out.is_empty());
+    until(SOON, "the lab's own addresses are settled", settled)?;
+
     // Three refreshes under the eyes of the kernel's own monitors.
     let mut links = fleet.lab.command("a", "ip");
     let links = fleet.lab.start("a.ip-monitor.log", links.args(["monitor", "link", "address", "route", "rule"]))?;

@@ -39,6 +39,12 @@ impl Ping {
         Ok(Self(lab.take(pid).context("the ping was just started")?))
     }
 
+    /// How many lines of its log say so: ` bytes from ` of an answer, `no answer yet` of a loss.
+    pub(crate) fn told(&self, what: &str) -> usize {
+        let log = std::fs::read_to_string(self.0.log()).unwrap_or_default();
+        log.lines().filter(|line| line.contains(what)).count()
+    }
+
     /// Ends it. The last one sent does not count: its answer may have been under way.
     pub(crate) fn stop(mut self) -> Result<Loss> {
         self.0.signal(rustix::process::Signal::INT);

@@ -1,6 +1,9 @@
+//! The decisions of the agent, step by step, without a socket or a clock.
+
 use super::*;
 use crate::node::client::CallError;
 use crate::node::testing::{Fleet, name, node, web};
+use state::model::Revision;
 use state::view::records::{Epoch, Protocol, Verdict};
 
 struct Lab {
@@ -241,7 +244,7 @@ fn publishing_registers_at_once_and_waits_for_the_verdict_on_that_claim() {
     let outputs = lab.after(1, publish(1));
     assert_eq!(registers(&outputs), 0, "one register at a time");
     assert!(matches!(outputs[..], [Output::KeepClaims(_), Output::Up(_)]), "{outputs:?}");
-    assert!(!wanted_of(&outputs).unwrap().proxies[0].serving, "nothing is served before the verdict");
+    assert!(wanted_of(&outputs).unwrap().proxies[0].serving, "who resolves the name at once is served at once");
     let answer = lab.answer();
     let outputs = lab.after(1, Input::Registered(Ok(Box::new(answer))));
     assert!(!outputs.iter().any(|o| matches!(o, Output::Answer { .. })), "that register did not carry the claim");

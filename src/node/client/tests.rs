@@ -1,7 +1,10 @@
+//! The client against real TLS listeners.
+
 use super::*;
 use crate::keys::ApplianceKeys;
+use crate::listen::stop;
 use crate::node::testing::Fleet;
-use crate::serve::{accept, gate, stop, tls};
+use crate::serve::{accept, gate, tls};
 use axum::Router;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};

@@ -12,7 +12,7 @@ use crate::authority::body;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{Refused, from_decision, invalid, too_large};
 use crate::cluster::Wish;
-use crate::serve::accept::LocalPeer;
+use crate::listen::LocalPeer;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::{Received, respond};
 use crate::serve::mesh::no_route;
@@ -96,6 +96,7 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
         .route("/v1/journal", get(plain!(journal::page)))
         .route("/v1/journal/verify", get(plain!(journal::verify)))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
         .with_state(appliance)
 }
 

@@ -239,6 +239,7 @@ async fn the_operator_sees_the_fleet_and_its_journal() {
         ("DELETE", "/v1/nodes/web-1", (409, "node_live")),
         ("GET", "/v1/nodes/Web", (400, "invalid")),
         ("GET", "/v1/nothing", (404, "not_found")),
+        ("PUT", "/v1/nodes", (404, "not_found")),
     ] {
         let said = rig.operator(method, path, &(), None).await;
         assert_eq!(code(&said), (wanted.0, wanted.1.to_owned()), "{path}");

@@ -1,9 +1,10 @@
 //! An appliance in a temporary directory, and machines that ask it.
 
 use crate::config::{Settings, resolve};
+use crate::listen::stop::Stopper;
+use crate::listen::{self, stop};
 use crate::serve::appliance::Appliance;
-use crate::serve::stop::Stopper;
-use crate::serve::{accept, found, gate, gateway, mesh, operator, stop, tls};
+use crate::serve::{accept, found, gate, gateway, mesh, operator, tls};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::operator::Minted;
 use crate::wire::peers::*;
@@ -93,7 +94,7 @@ impl Rig {
         tasks::spawn("leases", crate::serve::leases::run(appliance.clone(), stop.clone()));
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();
-        tasks::spawn("operator", accept::serve_local(local, operator::router(appliance.clone()), stop.clone()));
+        tasks::spawn("operator", listen::serve_local(local, operator::router(appliance.clone()), stop.clone()));
         Self { appliance, address, gateway, socket, _stopper: stopper, _lock: opened.lock, dir }
     }
 
@@ -259,12 +260,15 @@ pub(super) fn idempotency() -> String {
 
 /// The next line of a stream that is not a keep-alive.
 pub(super) async fn line(stream: &mut reqwest::Response) -> Option<PeerList> {
-    loop {
-        let chunk = tokio::time::timeout(std::time::Duration::from_secs(20), stream.chunk()).await.unwrap().unwrap()?;
-        if chunk.as_ref() != b"\n" {
-            return Some(serde_json::from_slice(&chunk).unwrap());
+    let next = async {
+        loop {
+            let chunk = stream.chunk().await.unwrap()?;
+            if chunk.as_ref() != b"\n" {
+                return Some(serde_json::from_slice(&chunk).unwrap());
+            }
         }
-    }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), next).await.unwrap()
 }
 
 pub(super) fn past(ms: u64) -> Millis {

@@ -205,6 +205,28 @@ fn a_claim_that_may_not_be_is_left_out_and_contests_nothing() {
 }
 
 #[test]
+fn a_machine_that_left_joins_again_under_its_former_id() {
+    let mut fleet = Fleet::founded("10.90.0.0/16");
+    fleet.joined(1);
+    fleet.joined(2);
+    let leave = |n: u8| nodes::Command::Leave { key: SigningKey::from_bytes([n; 32]), node: id(n), seq: 9 };
+    let address = fleet.state.nodes.all[&id(1)].member.as_ref().unwrap().address;
+    fleet.run(leave(1)).unwrap();
+    fleet.run(add(3)).unwrap();
+    fleet.run(join(Some(3), 1)).unwrap();
+    let node = &fleet.state.nodes.all[&id(1)];
+    assert_eq!((node.name.as_str(), node.member.as_ref().unwrap().address), ("n3", address));
+    assert!(!fleet.state.nodes.all.contains_key(&id(3)) && fleet.state.enrolment.tokens.is_empty());
+    let scope = Scope::mesh(None);
+    assert_eq!(told::tombstones(&fleet.state, &scope, Revision(0)), []);
+    fleet.run(leave(1)).unwrap();
+    let enrolment::Command::AddNode(mut replace) = add(2) else { panic!() };
+    (replace.replace, replace.token) = (true, hash(7));
+    fleet.run(enrolment::Command::AddNode(replace)).unwrap();
+    assert_eq!(fleet.code(join(Some(7), 1)), Code::Held, "a key brings its id, so it takes over nobody's");
+}
+
+#[test]
 fn what_is_gone_leaves_a_tombstone_above_its_record() {
     let mut fleet = Fleet::founded("10.90.0.0/16");
     fleet.joined(1);

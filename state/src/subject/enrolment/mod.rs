@@ -8,8 +8,8 @@ mod rules;
 
 pub(crate) use apply::{apply, forget};
 pub use certificates::{certificate_refused, holder, is_successor};
-pub use rules::token_refused;
 pub(crate) use rules::{admitted_as, decide};
+pub use rules::{id_of, token_refused};
 
 use crate::model::{ApplianceId, Endpoint, Fingerprint, Millis, Name, NodeId, SealingKey, SigningKey, WireguardKey};
 use imbl::OrdMap;

@@ -17,6 +17,12 @@ pub fn token_refused() -> Refusal {
     )
 }
 
+/// The id under which a key comes in: the one that it had before, else `fresh`. A key whose node was taken over left its
+/// id to that node.
+pub fn id_of(state: &State, key: &SigningKey, fresh: NodeId) -> NodeId {
+    state.nodes.departed.get(key).filter(|d| d.reason != Gone::Moved).map_or(fresh, |d| d.id)
+}
+
 pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<crate::Event>, Refusal> {
     match command {
         Command::AddNode(add) => decide_add(state, *add, context),
@@ -113,8 +119,7 @@ fn decide_admit(
     }
     refuse_member_key(state, &key)?;
     let name = refuse_taken_name(state, name, Some(&key))?;
-    // A key whose node was taken over left its id to that node.
-    let id = state.nodes.departed.get(&key).filter(|d| d.reason != Gone::Moved).map_or(id, |d| d.id);
+    let id = id_of(state, &key, id);
     let admitted = Admitted { id, name, org, site, hub: false, endpoints: Vec::new() };
     if state.enrolment.admitted.get(&key) == Some(&admitted) {
         return Ok(Vec::new());
@@ -156,7 +161,8 @@ fn decide_replace(
 
 fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate::Event>, Refusal> {
     let fleet = state.fleet()?;
-    let (node, first, hub_of_appliance) = match &join.token {
+    let mut events: Vec<crate::Event> = Vec::new();
+    let (node, hub_of_appliance) = match &join.token {
         Some(token) => {
             let grant =
                 state.enrolment.tokens.get(token).filter(|t| !context.expired(t.expires)).ok_or_else(token_refused)?;
@@ -167,7 +173,11 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
                 GoodFor::RecordedKey if recorded != Some(join.signing_key) => return Err(token_refused()),
                 GoodFor::AnyKey | GoodFor::RecordedKey | GoodFor::NewKey => {}
             }
-            (node.id, None, node.appliance.is_some())
+            let id = id_of(state, &join.signing_key, node.id);
+            if id != node.id {
+                events.extend(under_former_id(node, id)?);
+            }
+            (id, node.appliance.is_some())
         }
         None => {
             let admitted = state
@@ -189,7 +199,10 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
                 appliance: None,
                 endpoints: admitted.endpoints.clone(),
             };
-            (admitted.id, (!taken_over).then_some(added), false)
+            if !taken_over {
+                events.push(Event::NodeAdded { node: added }.into());
+            }
+            (admitted.id, false)
         }
     };
     if let Some(holder) = state.nodes.by_key.get(&join.signing_key).filter(|id| **id != node) {
@@ -211,7 +224,6 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
             "`holdfast node rm` of a node that is gone frees its address; `holdfast mesh grow` takes a larger prefix",
         )
     })?;
-    let mut events: Vec<crate::Event> = first.map(|node| Event::NodeAdded { node }.into()).into_iter().collect();
     events.push(
         Event::Joined(Joined {
             node,
@@ -232,6 +244,23 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
         .into(),
     );
     Ok(events)
+}
+
+/// A machine that was a node before and joins as one that was just added: that node gets the id that the machine had.
+fn under_former_id(node: &Node, id: NodeId) -> Result<[crate::Event; 2], Refusal> {
+    if node.member.is_some() {
+        return Err(Refusal::new(
+            Code::Held,
+            "the signing key was refused",
+            format!("it was another node's before, so it cannot take over `{}`", node.name),
+            "join with a state directory that is new",
+        ));
+    }
+    let Node { name, org, site, hub, appliance, endpoints, .. } = node.clone();
+    Ok([
+        nodes::Event::Departed { node: node.id, reason: Gone::Moved }.into(),
+        Event::NodeAdded { node: Added { id, name, org, site, hub, appliance, endpoints } }.into(),
+    ])
 }
 
 /// The event that lets a key in as this node.
