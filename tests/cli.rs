@@ -51,6 +51,12 @@ fn every_way_to_fail_has_its_exit_code_and_three_lines() {
         (&["nodes"], 2, "error[usage]"),
         (&["node", "add", "Bad_Name"], 2, "error[usage]"),
         (&["node", "ls", "--state"], 2, "error[usage]"),
+        (&["job", "run", "service.check", "--on", "all"], 2, "error[usage]"),
+        (&["job", "run", "network.check", "--on", "all", "--tcp", "a:1"], 2, "error[usage]"),
+        (&["job", "run", "network.check", "--on", "all", "--on", "web"], 2, "error[usage]"),
+        (&["job", "run", "shell", "--on", "all"], 2, "error[usage]"),
+        (&["explain", "nothing"], 2, "error[usage]"),
+        (&["job", "ls", "--state", none], 3, "error[unreachable]"),
         (&["fingerprint"], 2, "error[usage]"),
         (&["fingerprint", "--state", none, "--socket", "/x"], 2, "error[usage]"),
         (&["node", "rm", "web"], 2, "error[usage]"),
@@ -222,11 +228,29 @@ fn every_answer_of_an_appliance_is_one_line_or_one_document() {
     assert_eq!(journal["changes"].as_array().unwrap().len(), 2);
     assert!(!out(&appliance.ask(&["node", "ls"])).contains('{'), "a table where none asked for JSON");
 
+    let run = ["job", "run", "service.check", "--tcp", "127.0.0.1:22", "--on", "web-1"];
+    let id = appliance.document(&run)["jobs"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(appliance.document(&["job", "ls", "--only", "queued"])["jobs"][0]["id"], *id);
+    assert!(out(&appliance.ask(&["explain", &id])).contains("node `web-1` has not joined yet"));
+    assert_eq!(
+        appliance.document(&["node", "drain", "web-1", "--deadline", "10m"])["drain"]["until"].is_string(),
+        true
+    );
+    assert!(appliance.document(&["node", "undrain", "web-1"])["drain"].is_null());
+    assert_eq!(appliance.document(&["job", "cancel", &id])["state"], "cancelled");
+    assert_eq!(appliance.document(&["job", "retry", &id])["state"], "queued");
+    assert_eq!(appliance.document(&["job", "show", &id])["spec"]["probe"]["tcp"], "127.0.0.1:22");
+
+    let second = ["serve", "--listen", "127.0.0.1", "--ports.mesh", "21390", "--ports.page", "21391"];
+    let second = [&second[..], &["--ports.gateway", "21392"]].concat();
     for (arguments, code, start) in [
         (&["node", "add", "web-1"][..], 5, "error[held]"),
         (&["node", "show", "nobody"], 4, "error[not_found]"),
         (&["node", "revoke", "nobody"], 4, "error[not_found]"),
-        (&["serve", "--listen", "127.0.0.1", "--ports.mesh", "21390", "--ports.page", "21391"], 5, "error[in_use]"),
+        (&["job", "run", "network.check", "--on", "all"], 5, "error[conflict]"),
+        (&["job", "run", "network.check", "--on", "nobody"], 4, "error[not_found]"),
+        (&["explain", "00000000-0000-0000-0000-000000000001"], 4, "error[not_found]"),
+        (&second, 5, "error[in_use]"),
     ] {
         let output = appliance.ask(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_known_secret_is_found_whatever_its_key() {
         let secret = "07".repeat(32);
-        for value in [secret.clone(), secret.to_uppercase().replace("07", "07"), format!("got {secret}!")] {
+        for value in [secret.clone(), format!("got {secret}!")] {
             assert!(in_result(&state(), &json!({"seen": [value]})).is_some());
         }
         assert!(in_result(&state(), &json!({"token line": 1})).is_some());

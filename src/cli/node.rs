@@ -7,8 +7,8 @@ use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::{self, list, or_dash};
 use crate::wire::operator::{
-    AddNode, Admit, DrainNode, MintToken, Minted, NodeView, Nodes, Nothing, Pending, Removed, ReplaceNode, Revoke,
-    SCHEMA, ServiceView,
+    AddNode, Admit, DrainNode, DrainView, MintToken, Minted, NodeView, Nodes, Nothing, Pending, Removed, ReplaceNode,
+    Revoke, SCHEMA, ServiceView,
 };
 use crate::wire::peers::ClaimVerdict;
 use serde::Serialize;
@@ -249,10 +249,10 @@ fn print_node(node: &NodeView, format: Format) {
 }
 
 fn drain_words(node: &NodeView) -> String {
-    match (node.drained, &node.drain_until) {
-        (false, _) => "yes".to_owned(),
-        (true, None) => "no: drained".to_owned(),
-        (true, Some(until)) => format!("no: drained, and what it has must stop by {until}"),
+    match &node.drain {
+        None => "yes".to_owned(),
+        Some(DrainView { until: None }) => "no: drained".to_owned(),
+        Some(DrainView { until: Some(until) }) => format!("no: drained, and what it has must stop by {until}"),
     }
 }
 

@@ -207,12 +207,16 @@ pub struct NodeView {
     pub declared_revision: Option<Revision>,
     /// The revision that it said it holds.
     pub held_revision: Option<Revision>,
-    /// Whether it is given no new jobs.
-    #[serde(default)]
-    pub drained: bool,
-    /// When what it still does must have stopped.
-    #[serde(default)]
-    pub drain_until: Option<Instant>,
+    /// That it is given no new jobs; left out of a node that is given some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainView>,
+}
+
+/// How a node is drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainView {
+    /// When what it still does must have stopped; none: it may end its work.
+    pub until: Option<Instant>,
 }
 
 /// `POST /v1/nodes/{name}/drain`: give a node no new jobs.

@@ -3,7 +3,7 @@
 use crate::authority::records::Records;
 use crate::clock::rfc3339;
 use crate::serve::appliance::Appliance;
-use crate::wire::operator::{LivenessWord, NodeView, ServiceView};
+use crate::wire::operator::{DrainView, LivenessWord, NodeView, ServiceView};
 use crate::wire::peers::ClaimVerdict;
 use state::State;
 use state::model::{Endpoint, Millis};
@@ -71,8 +71,7 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         signing_key: member.map(|member| member.signing_key),
         agent_version: member.map(|member| member.agent_version.clone()),
         declared_revision: member.and_then(|_| Records::standing(state, node.id)).map(|(_, revision)| revision),
-        drained: drain.is_some(),
-        drain_until: drain.and_then(|drain| drain.until).map(rfc3339),
+        drain: drain.map(|drain| DrainView { until: drain.until.map(rfc3339) }),
         held_revision: heard.filter(|heard| heard.last.is_some()).map(|heard| heard.held),
     }
 }
