@@ -30,6 +30,14 @@ pub enum FileError {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// A file of ours that does not say what such a file says.
+    #[error("{}: is damaged: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The state directory is in use.
     #[error("{}: in use by process {pid}", path.display())]
     Locked {
@@ -54,7 +62,7 @@ fn std_io(path: &Path, doing: &'static str) -> impl FnOnce(std::io::Error) -> Fi
 pub fn is_absent(error: &FileError) -> bool {
     match error {
         FileError::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-        FileError::Unsafe { .. } | FileError::Locked { .. } => false,
+        FileError::Unsafe { .. } | FileError::Damaged { .. } | FileError::Locked { .. } => false,
     }
 }
 

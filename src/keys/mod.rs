@@ -87,6 +87,9 @@ impl KeyError {
         match self {
             Self::File(FileError::Io { .. }) => "check that the path is right and the disk works",
             Self::File(FileError::Unsafe { .. }) => "put owner and mode right by hand: nothing is changed for you",
+            Self::File(FileError::Damaged { .. }) => {
+                "restore the file from a backup, or move it away and join again with a token of `holdfast node token NAME`"
+            }
             Self::File(FileError::Locked { .. }) => "stop that process first",
             Self::Malformed { .. } => "restore the file from a backup; it is never made anew",
             Self::Foreign(_) | Self::OtherRole { .. } => "give another directory with --state",
