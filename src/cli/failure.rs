@@ -147,7 +147,7 @@ impl From<node::Failure> for Failure {
         let node::Failure { code, what, why, todo } = failure;
         let exit = match code.as_str() {
             "unreachable" => Exit::Unreachable,
-            "not_found" => Exit::NotFound,
+            "not_found" | "not_set_up" => Exit::NotFound,
             "conflict" | "held" | "in_use" | "address_pool_exhausted" => Exit::Conflict,
             _ => Exit::Failed,
         };

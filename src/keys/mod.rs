@@ -144,7 +144,7 @@ fn marked(dir: &Path, role: Role) -> Result<bool, KeyError> {
 fn has_content(dir: &Path) -> Result<bool, KeyError> {
     let io = |source| FileError::Io { path: dir.to_owned(), doing: "listing the directory", source };
     for entry in std::fs::read_dir(dir).map_err(io)? {
-        if !entry.map_err(io)?.file_name().to_string_lossy().starts_with(".staged-") {
+        if !entry.map_err(io)?.file_name().to_string_lossy().starts_with(files::STAGED) {
             return Ok(true);
         }
     }

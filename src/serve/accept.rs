@@ -7,9 +7,9 @@ use crate::limits;
 use crate::listen::stop::Stop;
 use crate::listen::{ACCEPT_PAUSE, serve_connection};
 use crate::serve::gate::Gate;
-
 use crate::tasks;
 use axum::Router;
+use state::{Code, Refusal};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +32,19 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
         socket.bind(address)?;
         socket.listen(1024)
     };
-    bound().map_err(|error: std::io::Error| {
-        anyhow::anyhow!("cannot listen on {address} (TCP port {}): {error}", address.port())
-    })
+    bound().map_err(|error: std::io::Error| cannot_listen(address, "TCP", &error))
+}
+
+/// The refusal of a start whose address and port cannot be had.
+pub(super) fn cannot_listen(address: SocketAddr, protocol: &str, error: &std::io::Error) -> anyhow::Error {
+    let code = if error.kind() == std::io::ErrorKind::AddrInUse { Code::Conflict } else { Code::Invalid };
+    Refusal::new(
+        code,
+        "the appliance was not started",
+        format!("cannot listen on {address} ({protocol} port {}): {error}", address.port()),
+        format!("see who has it with `ss -lnp 'sport = {}'`, or give another address or port", address.port()),
+    )
+    .into()
 }
 
 /// Serves TLS connections until told to stop. Each request carries its connection's [`Place`](crate::serve::gate::Place) as an extension.
@@ -58,8 +68,14 @@ pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, 
         tasks::spawn("connection", async move {
             let _running = running;
             prepare(&socket);
-            if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
-                serve_connection(stream, router, place, stop).await;
+            let served = async {
+                if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
+                    serve_connection(stream, router, place.clone(), stop).await;
+                }
+            };
+            tokio::select! {
+                () = served => {}
+                () = place.told_to_go() => {}
             }
         });
     }

@@ -152,3 +152,26 @@ fn echo_all(listener: &TcpListener) {
         std::thread::spawn(move || std::io::copy(&mut &visitor, &mut &visitor));
     }
 }
+
+#[test]
+fn a_killed_appliance_gets_its_own_node_back() -> Result<()> {
+    let fleet = fleet()?;
+    fleet.appliance("box", 2)?;
+    fleet.stop("box")?;
+    fleet.serve_with(&["--node"])?;
+    let node = fleet.state("box").join("node");
+    let holder = || -> Option<u32> { std::fs::read_to_string(node.join("agent.lock")).ok()?.parse().ok() };
+    let up = |what: &str| until(Duration::from_secs(20), what, || node.join("ready").exists());
+    up("the own node is up")?;
+    let first = holder();
+    let plane = std::fs::read_to_string(node.join("dataplane.lock"))?;
+    fleet.murder("box")?;
+    fleet.serve_with(&["--node"])?;
+    until(Duration::from_secs(10), "the agent is this appliance's own", || holder() != first)?;
+    up("the own node is up again")?;
+    assert_eq!(std::fs::read_to_string(node.join("dataplane.lock"))?, plane, "the mesh was taken down");
+    let second = holder().expect("the agent's number");
+    fleet.stop("box")?;
+    assert!(!std::path::Path::new(&format!("/proc/{second}")).exists(), "an agent was left behind");
+    Ok(())
+}
