@@ -30,6 +30,14 @@ pub enum FileError {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// A file of ours that does not say what such a file says.
+    #[error("{}: is damaged: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The state directory is in use.
     #[error("{}: in use by process {pid}", path.display())]
     Locked {
@@ -39,6 +47,9 @@ pub enum FileError {
         pid: String,
     },
 }
+
+/// How the names of copies begin that are not complete yet.
+pub const STAGED: &str = ".staged-";
 
 fn io(path: &Path, doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> FileError {
     let path = path.to_owned();
@@ -54,7 +65,7 @@ fn std_io(path: &Path, doing: &'static str) -> impl FnOnce(std::io::Error) -> Fi
 pub fn is_absent(error: &FileError) -> bool {
     match error {
         FileError::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-        FileError::Unsafe { .. } | FileError::Locked { .. } => false,
+        FileError::Unsafe { .. } | FileError::Damaged { .. } | FileError::Locked { .. } => false,
     }
 }
 
@@ -182,6 +193,18 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
+/// Removes the staged copies that killed processes left in a directory; they may hold secrets. Only for whoever is the
+/// directory's one writer.
+pub fn remove_staged(dir: &Path) -> Result<(), FileError> {
+    for entry in std::fs::read_dir(dir).map_err(std_io(dir, "listing the directory"))? {
+        let entry = entry.map_err(std_io(dir, "listing the directory"))?;
+        if entry.file_name().to_string_lossy().starts_with(STAGED) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Syncs a directory, so that names made or removed in it last.
 pub fn sync_dir(path: &Path) -> Result<(), FileError> {
     let dir = open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(io(path, "opening"))?;
@@ -228,7 +251,7 @@ fn split(path: &Path) -> Result<(OwnedFd, &std::ffi::OsStr), FileError> {
 
 /// Writes and syncs a copy under a name of its own; gives that name.
 fn stage(dir: &OwnedFd, path: &Path, bytes: &[u8], mode: u32) -> Result<String, FileError> {
-    let staged = format!(".staged-{}", hex::encode(crate::entropy::bytes::<8>()));
+    let staged = format!("{STAGED}{}", hex::encode(crate::entropy::bytes::<8>()));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(dir, &staged, flags, Mode::from_raw_mode(mode)).map_err(io(path, "staging"))?;
     let mut file = File::from(fd);
@@ -282,6 +305,16 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         remove(&file).unwrap();
         remove(&file).unwrap();
+    }
+
+    #[test]
+    fn only_staged_copies_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        replace(&dir.path().join("signing.key"), b"kept").unwrap();
+        std::fs::write(dir.path().join(format!("{STAGED}07")), b"left").unwrap();
+        remove_staged(dir.path()).unwrap();
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["signing.key"]);
     }
 
     #[test]

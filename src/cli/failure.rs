@@ -85,7 +85,7 @@ impl From<KeyError> for Failure {
             KeyError::File(FileError::Io { .. }) => (Exit::Failed, "file"),
             KeyError::File(FileError::Unsafe { .. }) => (Exit::Failed, "file_unsafe"),
             KeyError::File(FileError::Locked { .. }) => (Exit::Conflict, "in_use"),
-            KeyError::Malformed { .. } => (Exit::Failed, "file_malformed"),
+            KeyError::Malformed { .. } | KeyError::File(FileError::Damaged { .. }) => (Exit::Failed, "file_malformed"),
             KeyError::Foreign(_) | KeyError::OtherRole { .. } => (Exit::Conflict, "foreign_directory"),
             KeyError::Absent { .. } => (Exit::NotFound, "not_set_up"),
             KeyError::Request(_) => (Exit::Failed, "invalid"),
@@ -147,7 +147,7 @@ impl From<node::Failure> for Failure {
         let node::Failure { code, what, why, todo } = failure;
         let exit = match code.as_str() {
             "unreachable" => Exit::Unreachable,
-            "not_found" => Exit::NotFound,
+            "not_found" | "not_set_up" => Exit::NotFound,
             "conflict" | "held" | "in_use" | "address_pool_exhausted" => Exit::Conflict,
             _ => Exit::Failed,
         };

@@ -154,8 +154,8 @@ const fn disk(doing: &'static str, source: io::Error) -> StoreError {
 fn from_file(error: files::FileError) -> StoreError {
     match error {
         files::FileError::Io { doing, source, .. } => disk(doing, source),
-        other @ (files::FileError::Unsafe { .. } | files::FileError::Locked { .. }) => {
-            disk("using the state directory", io::Error::other(other.to_string()))
-        }
+        other @ (files::FileError::Unsafe { .. }
+        | files::FileError::Damaged { .. }
+        | files::FileError::Locked { .. }) => disk("using the state directory", io::Error::other(other.to_string())),
     }
 }

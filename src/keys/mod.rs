@@ -89,6 +89,9 @@ impl KeyError {
         match self {
             Self::File(FileError::Io { .. }) => "check that the path is right and the disk works",
             Self::File(FileError::Unsafe { .. }) => "put owner and mode right by hand: nothing is changed for you",
+            Self::File(FileError::Damaged { .. }) => {
+                "restore the file from a backup, or move it away and join again with a token of `holdfast node token NAME`"
+            }
             Self::File(FileError::Locked { .. }) => "stop that process first",
             Self::Malformed { .. } => "restore the file from a backup; it is never made anew",
             Self::Foreign(_) | Self::OtherRole { .. } => "give another directory with --state",
@@ -143,7 +146,7 @@ fn marked(dir: &Path, role: Role) -> Result<bool, KeyError> {
 fn has_content(dir: &Path) -> Result<bool, KeyError> {
     let io = |source| FileError::Io { path: dir.to_owned(), doing: "listing the directory", source };
     for entry in std::fs::read_dir(dir).map_err(io)? {
-        if !entry.map_err(io)?.file_name().to_string_lossy().starts_with(".staged-") {
+        if !entry.map_err(io)?.file_name().to_string_lossy().starts_with(files::STAGED) {
             return Ok(true);
         }
     }

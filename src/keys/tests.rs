@@ -212,3 +212,24 @@ fn the_recovery_identity_is_handed_out_once_and_fits_the_public_half() {
     assert!(message(check_recovery(&dir.join("x"), &outer.path().join("no/f"))).contains("does not exist"));
     assert!(!other.exists());
 }
+
+#[test]
+fn a_recovery_identity_half_made_is_completed_and_a_foreign_one_refused() {
+    let (outer, dir) = home();
+    ApplianceKeys::make(&dir).unwrap();
+    let file = outer.path().join("recovery.txt");
+    make_recovery(&dir, &file).unwrap();
+    let handed_out = std::fs::read(&file).unwrap();
+    let kept = std::fs::read(dir.join("recovery.pub")).unwrap();
+    std::fs::rename(dir.join("recovery.pub"), dir.join("recovery.pending")).unwrap();
+    make_recovery(&dir, &file).unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), handed_out);
+    assert_eq!(std::fs::read(dir.join("recovery.pub")).unwrap(), kept);
+    assert!(!dir.join("recovery.pending").exists());
+
+    std::fs::rename(dir.join("recovery.pub"), dir.join("recovery.pending")).unwrap();
+    let foreign = outer.path().join("foreign.txt");
+    crate::files::replace(&foreign, format!("hfr1_{}\n", "07".repeat(32)).as_bytes()).unwrap();
+    assert!(message(make_recovery(&dir, &foreign)).contains("foreign.txt: exists already"));
+    assert!(!dir.join("recovery.pub").exists());
+}

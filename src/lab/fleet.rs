@@ -79,8 +79,17 @@ impl Fleet {
     /// # Errors
     /// If it is not ready in time.
     pub fn serve(&self) -> Result<()> {
+        self.serve_with(&[])
+    }
+
+    /// As [`Self::serve`], with further flags.
+    ///
+    /// # Errors
+    /// If it is not ready in time.
+    pub fn serve_with(&self, flags: &[&str]) -> Result<()> {
         let (host, address) = self.arranger()?;
         let mut serve = self.holdfast(&host, &["serve", "--listen", &address.to_string()]);
+        serve.args(flags);
         self.start(&host, serve.arg("--state").arg(self.state(&host)))?;
         self.ready(&host)
     }

@@ -95,9 +95,12 @@ impl Directory {
         files::replace(&self.file("peers.json"), bytes)
     }
 
-    /// When an appliance last answered, to the minute; none if never.
+    /// When an appliance last answered, to the minute; none if never, or if nothing readable says when.
     pub fn confirmed(&self) -> Result<Option<Millis>, FileError> {
-        self.json("confirmed.json")
+        match self.json("confirmed.json") {
+            Err(FileError::Damaged { .. }) => Ok(None),
+            read => read,
+        }
     }
 
     /// Keeps that an appliance answered.
@@ -153,7 +156,7 @@ impl Directory {
         let path = self.file(name);
         let Some(bytes) = absent(files::read(&path, SMALL))? else { return Ok(None) };
         let read = serde_json::from_slice(&bytes);
-        read.map(Some).map_err(|e| FileError::Unsafe { path, problem: format!("is damaged: {e}") })
+        read.map(Some).map_err(|e| FileError::Damaged { path, problem: e.to_string() })
     }
 }
 
@@ -162,5 +165,24 @@ fn absent(read: Result<Vec<u8>, FileError>) -> Result<Option<Vec<u8>>, FileError
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if files::is_absent(&error) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_note_of_the_last_contact_is_none_and_an_unreadable_roster_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path());
+        directory.keep_confirmed(Millis(7)).unwrap();
+        assert_eq!(directory.confirmed().unwrap(), Some(Millis(7)));
+        for name in ["confirmed.json", "roster.json"] {
+            files::replace(&directory.file(name), b"{").unwrap();
+        }
+        assert_eq!(directory.confirmed().unwrap(), None);
+        let error = directory.roster().unwrap_err();
+        assert!(error.to_string().contains("roster.json: is damaged"), "{error}");
     }
 }

@@ -80,7 +80,7 @@ impl From<KeyError> for Failure {
             KeyError::File(FileError::Io { .. }) => "file",
             KeyError::File(FileError::Unsafe { .. }) => "file_unsafe",
             KeyError::File(FileError::Locked { .. }) => "in_use",
-            KeyError::Malformed { .. } => "file_malformed",
+            KeyError::Malformed { .. } | KeyError::File(FileError::Damaged { .. }) => "file_malformed",
             KeyError::Foreign(_) | KeyError::OtherRole { .. } => "foreign_directory",
             KeyError::Absent { .. } => "not_set_up",
             KeyError::Request(_) => "invalid",

@@ -392,12 +392,22 @@ impl Shell {
                 let _ = reply.send(Snapshot::take(&self.agent.report(), node, self.backend, seen, authority));
             }
             Call::Publish(claim, reply) => {
+                let mut claims = self.agent.report().claims.clone();
+                let kept = claims.publish(claim.clone()).and_then(|_| self.keep_first(&claims));
                 let call = self.waits(reply);
-                self.take(Input::Publish { call, claim }).await;
+                match kept {
+                    Ok(()) => self.take(Input::Publish { call, claim }).await,
+                    Err(failure) => self.carry_out(Output::Answer { call, outcome: Outcome::Failed(failure) }).await,
+                }
             }
             Call::Withdraw(space, name, reply) => {
+                let mut claims = self.agent.report().claims.clone();
+                let kept = claims.withdraw(&space, &name).map_or(Ok(()), |_| self.keep_first(&claims));
                 let call = self.waits(reply);
-                self.take(Input::Withdraw { call, space, name }).await;
+                match kept {
+                    Ok(()) => self.take(Input::Withdraw { call, space, name }).await,
+                    Err(failure) => self.carry_out(Output::Answer { call, outcome: Outcome::Failed(failure) }).await,
+                }
             }
             Call::Down(reply) => return self.down(reply).await,
             Call::Leave(reply) => {
@@ -415,6 +425,12 @@ impl Shell {
             }
         }
         false
+    }
+
+    /// Keeps claims as they are about to be: nobody is told of a change that a restart would forget.
+    fn keep_first(&self, claims: &Claims) -> Result<(), Failure> {
+        let kept = self.directory.keep_claims(&claims.to_vec());
+        kept.map_err(|error| Failure::local("what this node publishes was not changed", error))
     }
 
     fn waits(&mut self, reply: oneshot::Sender<Outcome>) -> u64 {

@@ -9,6 +9,7 @@ use crate::listen::{ACCEPT_PAUSE, serve_connection};
 use crate::serve::gate::{Gate, Place};
 use crate::tasks;
 use axum::Router;
+use state::{Code, Refusal};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +32,19 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
         socket.bind(address)?;
         socket.listen(1024)
     };
-    bound().map_err(|error: std::io::Error| {
-        anyhow::anyhow!("cannot listen on {address} (TCP port {}): {error}", address.port())
-    })
+    bound().map_err(|error: std::io::Error| cannot_listen(address, "TCP", &error))
+}
+
+/// The refusal of a start whose address and port cannot be had.
+pub(super) fn cannot_listen(address: SocketAddr, protocol: &str, error: &std::io::Error) -> anyhow::Error {
+    let code = if error.kind() == std::io::ErrorKind::AddrInUse { Code::Conflict } else { Code::Invalid };
+    Refusal::new(
+        code,
+        "the appliance was not started",
+        format!("cannot listen on {address} ({protocol} port {}): {error}", address.port()),
+        format!("see who has it with `ss -lnp 'sport = {}'`, or give another address or port", address.port()),
+    )
+    .into()
 }
 
 /// Serves TLS connections until told to stop. Each request carries what `peer` makes of its connection and of the
@@ -65,9 +76,15 @@ pub async fn serve_tls<P: Clone + Send + Sync + 'static>(
         tasks::spawn("connection", async move {
             let _running = running;
             prepare(&socket);
-            if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
-                let peer = peer(stream.get_ref().1, place);
-                serve_connection(stream, router, peer, stop).await;
+            let served = async {
+                if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
+                    let peer = peer(stream.get_ref().1, place.clone());
+                    serve_connection(stream, router, peer, stop).await;
+                }
+            };
+            tokio::select! {
+                () = served => {}
+                () = place.told_to_go() => {}
             }
         });
     }

@@ -47,11 +47,8 @@ pub async fn open(dir: &Path, config: &Config, recovery: &Path) -> anyhow::Resul
     }
     let keys = if has_store { ApplianceKeys::read(dir)? } else { ApplianceKeys::make(dir)? };
     let lock = files::lock(dir, "appliance")?;
+    files::remove_staged(dir)?;
     if !has_recovery() {
-        if recovery.starts_with(dir) {
-            // Left by a start that was killed before it kept the public half: nothing was ever sealed to it.
-            files::remove(recovery)?;
-        }
         keys::make_recovery(dir, recovery)?;
     }
     let id = appliance_id(&keys);

@@ -1,13 +1,16 @@
 //! How many connections and attempts there may be: counted, never queued.
 //!
 //! A connection counts against its source until a request on it has been proven, then against its node. So strangers
-//! can exhaust what strangers have, and an admitted node keeps its place.
+//! can exhaust what strangers have, and an admitted node keeps its place. When strangers have taken all there is, the
+//! oldest of them gives way to the newest: a node that comes now proves itself within a moment, and one that says
+//! nothing has had its time.
 
 use crate::limits;
 use state::model::NodeId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// The counts of one listener.
 #[derive(Debug, Default)]
@@ -15,7 +18,9 @@ pub struct Gate(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    unproven: usize,
+    /// Those that are not proven, in the order in which they came, and what tells each to go.
+    unproven: BTreeMap<u64, Arc<Notify>>,
+    next: u64,
     sources: BTreeMap<IpAddr, usize>,
     nodes: BTreeMap<NodeId, usize>,
 }
@@ -24,23 +29,33 @@ struct Counts {
 #[derive(Debug)]
 pub struct Place {
     gate: Arc<Gate>,
+    number: u64,
+    go: Arc<Notify>,
     source: IpAddr,
     node: Mutex<Option<NodeId>>,
 }
 
 impl Gate {
-    /// A place for a new connection, or none while its source or all strangers together have used theirs up.
+    /// A place for a new connection, or none while its source has used its own up. Where all strangers together have
+    /// used theirs up, the oldest of them is told to go.
     pub fn admit(self: &Arc<Self>, source: IpAddr) -> Option<Arc<Place>> {
         let source = source.to_canonical();
         let mut counts = self.counts();
         let of_source = counts.sources.get(&source).copied().unwrap_or(0);
-        if counts.unproven >= limits::CONNECTIONS_UNPROVEN || of_source >= limits::CONNECTIONS_PER_SOURCE {
+        if of_source >= limits::CONNECTIONS_PER_SOURCE {
             return None;
         }
-        counts.unproven += 1;
+        if counts.unproven.len() >= limits::CONNECTIONS_UNPROVEN
+            && let Some((_, oldest)) = counts.unproven.pop_first()
+        {
+            oldest.notify_one();
+        }
+        let (number, go) = (counts.next, Arc::new(Notify::new()));
+        counts.next += 1;
+        counts.unproven.insert(number, go.clone());
         counts.sources.insert(source, of_source + 1);
         drop(counts);
-        Some(Arc::new(Place { gate: self.clone(), source, node: Mutex::new(None) }))
+        Some(Arc::new(Place { gate: self.clone(), number, go, source, node: Mutex::new(None) }))
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -49,9 +64,9 @@ impl Gate {
 }
 
 impl Counts {
-    fn leave_source(&mut self, source: IpAddr) {
-        self.unproven -= 1;
-        release(&mut self.sources, &source);
+    fn leave_source(&mut self, place: &Place) {
+        self.unproven.remove(&place.number);
+        release(&mut self.sources, &place.source);
     }
 }
 
@@ -89,11 +104,21 @@ impl Place {
         }
         match *node {
             Some(former) => release(&mut counts.nodes, &former),
-            None => counts.leave_source(self.source),
+            None => counts.leave_source(self),
         }
         counts.nodes.insert(id, held + 1);
         *node = Some(id);
         true
+    }
+
+    /// Until this connection has to give way, which a proven one never has to.
+    pub async fn told_to_go(&self) {
+        loop {
+            self.go.notified().await;
+            if !self.is_proven() {
+                return;
+            }
+        }
     }
 
     fn node(&self) -> MutexGuard<'_, Option<NodeId>> {
@@ -107,7 +132,7 @@ impl Drop for Place {
         let mut counts = self.gate.counts();
         match node {
             Some(id) => release(&mut counts.nodes, &id),
-            None => counts.leave_source(self.source),
+            None => counts.leave_source(self),
         }
     }
 }
@@ -135,14 +160,23 @@ mod tests {
         drop(held);
         drop(other);
         let counts = gate.counts();
-        assert_eq!((counts.unproven, counts.sources.len(), counts.nodes.len()), (0, 0, 0));
+        assert_eq!((counts.unproven.len(), counts.sources.len(), counts.nodes.len()), (0, 0, 0));
     }
 
-    #[test]
-    fn all_strangers_together_are_bounded() {
+    #[tokio::test]
+    async fn the_oldest_stranger_gives_way_and_a_proven_node_stays() {
         let gate = Arc::new(Gate::default());
-        let places: Vec<_> =
-            (0..=255u8).flat_map(|n| (0..8).map(move |_| n)).map_while(|n| gate.admit(source(n))).collect();
-        assert_eq!(places.len(), limits::CONNECTIONS_UNPROVEN);
+        let node = NodeId(uuid::Uuid::from_u128(1));
+        let mut places = (0..=u8::MAX).cycle().map(|n| gate.admit(source(n)).unwrap());
+        let proven = places.next().unwrap();
+        assert!(proven.prove(node));
+        let strangers: Vec<_> = places.by_ref().take(limits::CONNECTIONS_UNPROVEN).collect();
+        let newest = places.next().unwrap();
+        let gone = |place: Arc<Place>| async move {
+            tokio::time::timeout(std::time::Duration::from_millis(10), place.told_to_go()).await.is_ok()
+        };
+        assert!(gone(strangers[0].clone()).await);
+        assert!(!gone(strangers[1].clone()).await && !gone(proven).await && !gone(newest.clone()).await);
+        assert_eq!(gate.counts().unproven.len(), limits::CONNECTIONS_UNPROVEN);
     }
 }

@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::dataplane::resolver::{Listener, Names, serve};
 use crate::listen::stop::Stop;
+use crate::serve::accept::cannot_listen;
 use crate::serve::appliance::Appliance;
 use crate::tasks;
 use anyhow::Context as _;
@@ -25,8 +26,7 @@ pub(super) fn start(address: SocketAddr, appliance: Arc<Appliance>, stop: Stop) 
     let (mesh, records) = shown(&state).context("there is no fleet yet")?;
     let allowed = allowed(address, &appliance, &state);
     let names = Arc::new(Names::new(&records, &mesh, state.revision, clock::wall(), allowed));
-    let listener = serve(address, names.clone())
-        .with_context(|| format!("cannot listen on {address} (DNS, port {})", address.port()))?;
+    let listener = serve(address, names.clone()).map_err(|error| cannot_listen(address, "DNS", &error))?;
     tasks::spawn("names", follow(address, names, appliance, stop));
     Ok(listener)
 }

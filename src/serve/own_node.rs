@@ -2,14 +2,16 @@
 //!
 //! The agent is started again when it ends. Stopping the appliance stops it, which takes nothing of the mesh down.
 
-use crate::entropy;
+use crate::files::{self, FileError};
 use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::ok;
 use crate::serve::operator::{line, mint};
 use crate::wire::operator::Minted;
 use crate::wire::token::Purpose;
+use crate::{clock, entropy};
 use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal};
 use state::model::{Endpoint, Name, NodeId};
 use state::subject::enrolment::{AddNode, Command};
 use state::subject::nodes::Node;
@@ -46,6 +48,7 @@ pub(super) async fn run(dir: PathBuf, appliance: Arc<Appliance>, mut stop: Stop)
 
 /// One life of the agent. True when it ended because everything does.
 async fn once(dir: &Path, appliance: &Arc<Appliance>, stop: &mut Stop) -> anyhow::Result<bool> {
+    end_former(dir).await?;
     let joined = own(appliance, &appliance.handle.state()).is_some_and(|node| node.member.is_some());
     if !joined || !dir.join("roster.json").exists() {
         join(dir, appliance).await?;
@@ -62,10 +65,42 @@ async fn once(dir: &Path, appliance: &Arc<Appliance>, stop: &mut Stop) -> anyhow
     Ok(true)
 }
 
+/// Ends the agent that an appliance left behind when it was killed. That takes nothing of the mesh down.
+async fn end_former(dir: &Path) -> anyhow::Result<()> {
+    let lock = dir.join("agent.lock");
+    let begin = clock::boot();
+    while let Some(holder) = former(dir)? {
+        // The number in the lock may be an earlier holder's, and a stranger's by now.
+        if let Some(pid) = holder.parse().ok().and_then(Pid::from_raw).filter(|pid| holds_open(*pid, &lock)) {
+            let signal = if clock::boot().saturating_sub(begin) < END { Signal::TERM } else { Signal::KILL };
+            tracing::info!(pid = pid.as_raw_nonzero(), "ending the agent that a killed appliance left behind");
+            rustix::process::kill_process(pid, signal).context("ending the former agent")?;
+        }
+        sleep(END / 10).await;
+    }
+    Ok(())
+}
+
+/// What the directory's agent lock says of its holder, if anybody holds it.
+fn former(dir: &Path) -> anyhow::Result<Option<String>> {
+    match files::lock(dir, "agent") {
+        Ok(_) => Ok(None),
+        Err(FileError::Locked { pid, .. }) => Ok(Some(pid)),
+        Err(error) if files::is_absent(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn holds_open(pid: Pid, file: &Path) -> bool {
+    let Ok(file) = file.canonicalize() else { return false };
+    let open = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+    open.into_iter().flatten().flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| path == file))
+}
+
 async fn end(agent: &mut Child) {
-    let pid = agent.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    let pid = agent.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid
-        && let Err(error) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        && let Err(error) = rustix::process::kill_process(pid, Signal::TERM)
     {
         tracing::debug!(%error, "the agent was not told to end");
     }

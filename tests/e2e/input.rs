@@ -87,3 +87,17 @@ fn a_key_that_others_can_read_stops_the_start() -> Result<()> {
     explains(&fleet.node("a", &["agent", "run"])?, &[5], "in use by process");
     Ok(())
 }
+
+#[test]
+fn a_start_that_cannot_be_says_what_is_in_its_way() -> Result<()> {
+    let fleet = fleet()?;
+    fleet.appliance("box", 2)?;
+    let other = fleet.lab.folder().join("other");
+    let mut line = fleet.holdfast("box", &["serve", "--listen", "198.51.100.2"]);
+    explains(&run(line.arg("--state").arg(&other))?, &[5], "198.51.100.2");
+    assert!(!other.exists(), "something was made");
+    let mut line = fleet.holdfast("box", &["agent", "run"]);
+    explains(&run(line.arg("--state").arg(&other))?, &[4], "other");
+    assert!(!other.exists(), "something was made");
+    Ok(())
+}

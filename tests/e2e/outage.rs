@@ -1,7 +1,7 @@
 //! The data path never waits for the control plane: appliance away, agent killed, both at once, and not a ping, stream,
 //! name or route is lost.
 
-use crate::tools::{Ping, fleet, page, pings, publish_page, resolves};
+use crate::tools::{Ping, fleet, page, pings, publish, publish_page, resolves};
 use anyhow::{Context, Result};
 use holdfast::lab::{Fleet, until};
 use std::io::{Read, Write};
@@ -33,6 +33,26 @@ fn shop_and_home() -> Result<Fleet> {
 /// How long the appliance stays away: longer than any freshness limit (30 s); a full run waits out more than a minute.
 fn outage() -> Duration {
     Duration::from_secs(if std::env::var_os("HOLDFAST_FULL").is_some() { 70 } else { 35 })
+}
+
+#[test]
+fn nobody_is_told_of_a_claim_that_the_disk_did_not_take() -> Result<()> {
+    let fleet = fleet()?;
+    fleet.appliance("box", 2)?;
+    fleet.lab.host("stall", 10)?;
+    fleet.enrol("stall", &["--endpoint", "198.51.100.10:51820"])?;
+    let kept = fleet.state("stall").join("claims.json");
+    std::fs::create_dir(&kept)?;
+    let answer = publish_page(&fleet, "stall", "shop/web", "a page")?;
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.err.contains("claims.json"), "{answer:?}");
+    assert_eq!(resolves(&fleet, "stall", NAME), None);
+    std::fs::remove_dir(&kept)?;
+    publish(&fleet, "stall", "shop/web")?.ok()?;
+    fleet.murder("stall")?;
+    fleet.agent("stall")?;
+    until(SOON, "the page after a restart", || page(&fleet.lab, "stall", NAME).is_some())?;
+    Ok(())
 }
 
 #[test]
@@ -131,4 +151,27 @@ fn echo_all(listener: &TcpListener) {
     for visitor in listener.incoming().flatten() {
         std::thread::spawn(move || std::io::copy(&mut &visitor, &mut &visitor));
     }
+}
+
+#[test]
+fn a_killed_appliance_gets_its_own_node_back() -> Result<()> {
+    let fleet = fleet()?;
+    fleet.appliance("box", 2)?;
+    fleet.stop("box")?;
+    fleet.serve_with(&["--node"])?;
+    let node = fleet.state("box").join("node");
+    let holder = || -> Option<u32> { std::fs::read_to_string(node.join("agent.lock")).ok()?.parse().ok() };
+    let up = |what: &str| until(Duration::from_secs(20), what, || node.join("ready").exists());
+    up("the own node is up")?;
+    let first = holder();
+    let plane = std::fs::read_to_string(node.join("dataplane.lock"))?;
+    fleet.murder("box")?;
+    fleet.serve_with(&["--node"])?;
+    until(Duration::from_secs(10), "the agent is this appliance's own", || holder() != first)?;
+    up("the own node is up again")?;
+    assert_eq!(std::fs::read_to_string(node.join("dataplane.lock"))?, plane, "the mesh was taken down");
+    let second = holder().expect("the agent's number");
+    fleet.stop("box")?;
+    assert!(!std::path::Path::new(&format!("/proc/{second}")).exists(), "an agent was left behind");
+    Ok(())
 }

@@ -496,7 +496,6 @@ impl Agent {
         self.generation += 1;
         self.waiting.push(Waiting { call, space, name, generation: self.generation });
         self.contact.next = at.boot;
-        out.push(Output::KeepClaims(self.claims.to_vec()));
         self.refresh(at, out);
     }
 

@@ -46,14 +46,14 @@ pub enum Input {
     Machine(Machine),
     /// Where a host name leads; none if it leads nowhere at present, then the old answer stays.
     Resolved(String, Option<IpAddr>),
-    /// The operator publishes a service. `call` names whom to answer.
+    /// The operator publishes a service, and the claims are on disk with it. `call` names whom to answer.
     Publish {
         /// Who waits.
         call: u64,
         /// What is claimed.
         claim: Publish,
     },
-    /// The operator withdraws a service.
+    /// The operator withdraws a service, and the claims are on disk without it.
     Withdraw {
         /// Who waits.
         call: u64,

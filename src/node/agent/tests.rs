@@ -243,7 +243,7 @@ fn publishing_registers_at_once_and_waits_for_the_verdict_on_that_claim() {
     assert_eq!(registers(&outputs), 1);
     let outputs = lab.after(1, publish(1));
     assert_eq!(registers(&outputs), 0, "one register at a time");
-    assert!(matches!(outputs[..], [Output::KeepClaims(_), Output::Up(_)]), "{outputs:?}");
+    assert!(matches!(outputs[..], [Output::Up(_)]), "{outputs:?}");
     assert!(wanted_of(&outputs).unwrap().proxies[0].serving, "who resolves the name at once is served at once");
     let answer = lab.answer();
     let outputs = lab.after(1, Input::Registered(Ok(Box::new(answer))));

@@ -93,7 +93,7 @@ fn attention(call: &Call, state: &State, soft: &crate::authority::Soft, conteste
     out.extend(contested.iter().map(|name| format!("{name} is claimed by more than one node, so it answers for none")));
     let doubled = state.nodes.all.values().filter(|n| soft.presence.of(n.id).is_some_and(|heard| heard.duplicate));
     out.extend(doubled.map(|node| {
-        format!("duplicate identity: two machines are `{}`; run `holdfast agent reset-identity` on the copy", node.name)
+        format!("duplicate identity: two machines are `{}`; stop the copy and remove its state directory", node.name)
     }));
     out
 }

@@ -381,7 +381,7 @@ pub(crate) fn refuse_held_wireguard(state: &State, own: Option<NodeId>, key: &Wi
             Code::Held,
             "the WireGuard key was refused",
             format!("node `{}` has the same WireGuard key", holder.name),
-            "run `holdfast agent reset-identity` on the copy, so that it makes keys of its own",
+            "join the copy with a state directory that is new, so that it makes keys of its own",
         )),
     }
 }
