@@ -1,0 +1,313 @@
+//! The primary: the real state and the real deadlines of leases, under a made-up writer that decides in batches, makes
+//! them durable after a while, and answers only then. When it dies, what was not durable is gone.
+
+use crate::agent::{Ask, Request};
+use crate::chance::Chance;
+use crate::fleet;
+use crate::watch::Watch;
+use holdfast::authority::leases::Leases;
+use holdfast::authority::refusal;
+use holdfast::node::client::CallError;
+use holdfast::node::lanes::Input;
+use holdfast::wire::jobs::{Extended, Leased, LeasedJob, Recorded};
+use holdfast::wire::problem::Problem;
+use state::model::{Fingerprint, Millis, NodeId, RequestId, Revision};
+use state::subject::jobs::{self, Command};
+use state::{Actor, Change, Context, Role, State, decide, hash_of};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What an answered call had.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    Nothing,
+    Leased { token: String, job: Box<LeasedJob>, attempt: u32, expires_in_s: u64 },
+    Recorded(Recorded),
+    Refused(Box<Problem>),
+}
+
+/// A call that waits for the writer.
+pub(crate) enum Wish {
+    Ask(Request),
+    /// Whatever has expired when it is decided.
+    Reap,
+    Operator(state::Command),
+}
+
+struct Batch {
+    state: State,
+    changes: Vec<(Change, Millis)>,
+    receipts: BTreeMap<String, Answer>,
+    answers: Vec<(Request, Answer)>,
+}
+
+pub(crate) struct Appliance {
+    /// What was committed, and is published.
+    pub(crate) state: State,
+    journal: Vec<(Change, Millis)>,
+    receipts: BTreeMap<String, Answer>,
+    leases: Leases,
+    pub(crate) queue: Vec<Wish>,
+    deciding: Option<Batch>,
+    pub(crate) up: bool,
+    /// Which start of the primary this is.
+    pub(crate) life: u32,
+    /// How far its wall clock is from where it began, milliseconds.
+    pub(crate) wall: i64,
+    latest: Millis,
+}
+
+fn hash(token: &str) -> Fingerprint {
+    hash_of(b"token", &[token.as_bytes()])
+}
+
+impl Appliance {
+    pub(crate) fn new(chance: &mut Chance) -> Self {
+        let mut appliance = Self {
+            state: State::default(),
+            journal: Vec::new(),
+            receipts: BTreeMap::new(),
+            leases: Leases::default(),
+            queue: Vec::new(),
+            deciding: None,
+            up: true,
+            life: 0,
+            wall: 0,
+            latest: Millis(0),
+        };
+        appliance.queue.extend(fleet::commands().into_iter().map(Wish::Operator));
+        while appliance.decide(Duration::ZERO, chance, &mut |_, _| {}) {
+            appliance.commit(&mut Watch::default());
+        }
+        appliance
+    }
+
+    fn wall(&self, now: Duration) -> Millis {
+        Millis((1_000_000_000 + now.as_millis() as i64 + self.wall) as u64)
+    }
+
+    fn context(&self, now: Duration, chance: &mut Chance) -> Context {
+        let wall = self.wall(now);
+        Context {
+            actor: Actor::Appliance,
+            org: None,
+            role: Role::Admin,
+            now: wall,
+            clock_trusted: wall >= self.latest,
+            entropy: chance.bytes(),
+            request: RequestId(uuid::Uuid::nil()),
+        }
+    }
+
+    /// A heartbeat: soft state alone.
+    pub(crate) fn renew(&mut self, now: Duration, request: &Request, lease: &holdfast::node::lanes::Lease) -> Input {
+        let certificate = fleet::certificate(request.agent as u8);
+        let (wall, trusted) = (self.wall(now), self.wall(now) >= self.latest);
+        let held = jobs::held(&self.state, &certificate, lease.job, &hash(&lease.token), wall, trusted);
+        let extended = held.map_err(|refusal| refusal::from_decision(&refusal)).and_then(|job| {
+            let left = self.leases.extend(lease.job, job.attempt, now);
+            left.ok_or_else(|| refusal::problem(409, "stale_lease", "refused", "its lease has expired", "stop"))
+        });
+        let answer = extended.map(|left| Extended { expires_in_s: left.as_secs() }).map_err(CallError::Refused);
+        Input::Renewed(request.call, answer)
+    }
+
+    /// The look for what has expired, each second.
+    pub(crate) fn look(&mut self, now: Duration) {
+        let wall = self.wall(now);
+        self.leases.settle(&self.state, now, wall);
+        if !self.leases.expired(now).is_empty() {
+            self.queue.push(Wish::Reap);
+        }
+    }
+
+    /// Decides what waits, unless a batch is on its way. True if one is then to be committed. `expires` is told of each
+    /// lease that ends by itself.
+    pub(crate) fn decide(
+        &mut self,
+        now: Duration,
+        chance: &mut Chance,
+        expires: &mut dyn FnMut(&State, (state::model::JobId, u32)),
+    ) -> bool {
+        if self.deciding.is_some() || self.queue.is_empty() {
+            return false;
+        }
+        let mut batch =
+            Batch { state: self.state.clone(), changes: Vec::new(), receipts: BTreeMap::new(), answers: Vec::new() };
+        let most = 1 + chance.below(8) as usize;
+        let wishes: Vec<Wish> = self.queue.drain(..most.min(self.queue.len())).collect();
+        for wish in wishes {
+            self.decide_one(now, chance, wish, &mut batch, expires);
+        }
+        self.deciding = Some(batch);
+        true
+    }
+
+    fn decide_one(
+        &mut self,
+        now: Duration,
+        chance: &mut Chance,
+        wish: Wish,
+        batch: &mut Batch,
+        expires: &mut dyn FnMut(&State, (state::model::JobId, u32)),
+    ) {
+        let request = match wish {
+            Wish::Operator(command) => return drop(self.decided(now, chance, command, batch)),
+            Wish::Reap => {
+                let expired = self.leases.expired(now);
+                let open = expired.iter().filter(|(job, attempt)| batch.state.jobs.is_open(*job, *attempt));
+                open.for_each(|lease| expires(&batch.state, *lease));
+                return drop(self.decided(now, chance, Command::Reap { expired }.into(), batch));
+            }
+            Wish::Ask(request) => request,
+        };
+        let key = receipt_key(&request);
+        if let Some(answer) = batch.receipts.get(&key).or_else(|| self.receipts.get(&key)) {
+            return batch.answers.push((request, answer.clone()));
+        }
+        let certificate = fleet::certificate(request.agent as u8);
+        let answer = match &request.ask {
+            Ask::Lease { .. } => {
+                let token = format!("{:032x}{:032x}", chance.wide(), chance.wide());
+                let lane = if request.lane == 0 { jobs::Lane::Network } else { jobs::Lane::Workload };
+                let lease =
+                    jobs::Lease { certificate, lane: Some(lane), token: hash(&token), capabilities: BTreeMap::new() };
+                match self.decided(now, chance, Command::Lease(Box::new(lease)).into(), batch) {
+                    Err(refusal) => Answer::Refused(refusal::from_decision(&refusal)),
+                    Ok(events) => match jobs::leased(&events) {
+                        None => Answer::Nothing,
+                        Some((id, attempt)) => {
+                            let expires_in_s = self.leases.grant(id, attempt, now).as_secs();
+                            let spec = batch.state.jobs.all[&id].spec.clone();
+                            let kind = spec.kind().to_owned();
+                            let job = Box::new(LeasedJob { id, kind, lane: spec.lane(), spec });
+                            Answer::Leased { token, job, attempt, expires_in_s }
+                        }
+                    },
+                }
+            }
+            Ask::Complete(lease, finish) => {
+                let complete = jobs::Complete {
+                    certificate,
+                    job: lease.job,
+                    token: hash(&lease.token),
+                    attempt: lease.attempt,
+                    outcome: finish.outcome,
+                    result: hash_of(b"result", &[&state::to_bytes(&finish.result)]),
+                    live: self.leases.live(lease.job, lease.attempt, now),
+                };
+                match self.decided(now, chance, Command::Complete(Box::new(complete)).into(), batch) {
+                    Err(refusal) => Answer::Refused(refusal::from_decision(&refusal)),
+                    Ok(_) => Answer::Recorded(Recorded {
+                        id: lease.job,
+                        status: batch.state.jobs.all[&lease.job].phase.as_str().to_owned(),
+                        attempt: lease.attempt,
+                        revision: batch.state.revision,
+                    }),
+                }
+            }
+            Ask::Renew(_) => unreachable!("a heartbeat never comes to the writer"),
+        };
+        if !matches!(answer, Answer::Refused(_) | Answer::Nothing) {
+            batch.receipts.insert(key, answer.clone());
+        }
+        batch.answers.push((request, answer));
+    }
+
+    fn decided(
+        &self,
+        now: Duration,
+        chance: &mut Chance,
+        command: state::Command,
+        batch: &mut Batch,
+    ) -> Result<Vec<state::Event>, state::Refusal> {
+        let context = self.context(now, chance);
+        let kind = command.kind().to_owned();
+        let events = decide(&batch.state, command, &context)?;
+        if !events.is_empty() {
+            let change = Change {
+                change: Revision(batch.state.revision.0 + 1),
+                actor: context.actor,
+                request: context.request,
+                kind,
+                v: 1,
+                events: events.clone(),
+            };
+            batch.state.apply(&change, context.now);
+            batch.changes.push((change, context.now));
+        }
+        Ok(events)
+    }
+
+    /// The batch is durable: it is published, and its calls are answered.
+    pub(crate) fn commit(&mut self, watch: &mut Watch) -> Vec<(Request, Answer)> {
+        let Some(batch) = self.deciding.take() else { return Vec::new() };
+        batch.changes.iter().flat_map(|(change, _)| &change.events).for_each(|event| watch.committed(event));
+        self.latest = batch.changes.iter().map(|(_, at)| *at).fold(self.latest, Millis::max);
+        self.journal.extend(batch.changes);
+        self.receipts.extend(batch.receipts);
+        self.state = batch.state;
+        batch.answers
+    }
+
+    /// The primary dies. A batch on its way becomes durable or not; nobody is answered.
+    pub(crate) fn die(&mut self, chance: &mut Chance, watch: &mut Watch) {
+        if chance.percent(50) {
+            self.commit(watch);
+        } else if self.deciding.take().is_some_and(|batch| !batch.changes.is_empty()) {
+            watch.seen.undone += 1;
+        }
+        self.queue.clear();
+        self.leases = Leases::default();
+        self.up = false;
+        self.life += 1;
+    }
+
+    /// The journal says all that is true.
+    pub(crate) fn check_journal(&self) {
+        let mut replayed = State::default();
+        for (change, at) in &self.journal {
+            replayed.apply(&serde_json::from_slice(&state::to_bytes(change)).unwrap(), *at);
+        }
+        assert_eq!(replayed, self.state);
+    }
+
+    /// Whether a node has nothing to do and nothing that it does: then the writer is not asked.
+    pub(crate) fn nothing_for(&self, node: NodeId) -> bool {
+        self.state.jobs.boards.get(&node).is_none_or(|board| board.queued.is_empty() && board.leased.is_empty())
+    }
+}
+
+fn receipt_key(request: &Request) -> String {
+    match &request.ask {
+        Ask::Lease { key } => format!("{} lease {key:032x}", request.agent),
+        Ask::Complete(lease, finish) => format!("{} {} {} {finish:?}", lease.job, lease.attempt, *lease.token),
+        Ask::Renew(_) => String::new(),
+    }
+}
+
+/// An answer as the lane that asked takes it.
+pub(crate) fn told(request: &Request, answer: Answer) -> Input {
+    let call = request.call;
+    match (&request.ask, answer) {
+        (Ask::Lease { .. }, Answer::Leased { token, job, attempt, expires_in_s }) => {
+            let leased = Leased { job: *job, lease_token: token, attempt, expires_in_s };
+            Input::Leased(call, Ok(Some(Box::new(leased))))
+        }
+        (Ask::Lease { .. }, Answer::Refused(problem)) => Input::Leased(call, Err(CallError::Refused(problem))),
+        (Ask::Lease { .. }, Answer::Nothing | Answer::Recorded(_)) => Input::Leased(call, Ok(None)),
+        (Ask::Complete(..), Answer::Recorded(recorded)) => Input::Completed(call, Ok(recorded)),
+        (Ask::Complete(..), Answer::Refused(problem)) => Input::Completed(call, Err(CallError::Refused(problem))),
+        (Ask::Complete(..) | Ask::Renew(_), _) => panic!("an answer to another question"),
+    }
+}
+
+/// No answer came.
+pub(crate) fn unanswered(request: &Request) -> Input {
+    let lost = || CallError::Unreachable("no answer in time".into());
+    match &request.ask {
+        Ask::Lease { .. } => Input::Leased(request.call, Err(lost())),
+        Ask::Renew(_) => Input::Renewed(request.call, Err(lost())),
+        Ask::Complete(..) => Input::Completed(request.call, Err(lost())),
+    }
+}
