@@ -20,17 +20,18 @@ pub(crate) struct Seen {
     pub(crate) kills: u64,
     pub(crate) orphans: u64,
     pub(crate) steps: u64,
+    pub(crate) cuts: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
 }
 
 impl Seen {
-    fn all(&mut self) -> [&mut u64; 14] {
+    fn all(&mut self) -> [&mut u64; 15] {
         let Self { leased, completed, expired, cancelled, repeated, refused, restarts, undone, .. } = self;
-        let Self { pauses, kills, orphans, steps, lost, doubled, .. } = self;
+        let Self { pauses, kills, orphans, steps, cuts, lost, doubled, .. } = self;
         [
             leased, completed, expired, cancelled, repeated, refused, restarts, undone, pauses, kills, orphans, steps,
-            lost, doubled,
+            cuts, lost, doubled,
         ]
     }
 

@@ -73,6 +73,8 @@ pub(crate) struct World {
     agents: Vec<Agent>,
     watch: Watch,
     jobs: Vec<JobId>,
+    /// By agent: nothing gets through before.
+    cut: Vec<Duration>,
     /// How much of the network's traffic is lost, in a hundred.
     lossy: u64,
 }
@@ -91,6 +93,7 @@ impl World {
             agents: (0..fleet::NODES).map(|_| Agent::new()).collect(),
             watch: Watch::default(),
             jobs: Vec::new(),
+            cut: vec![Duration::ZERO; usize::from(fleet::NODES)],
             lossy,
         };
         for agent in 0..world.agents.len() {
@@ -231,7 +234,7 @@ impl World {
         self.agents[agent].work[lane] = None;
         self.watch.begins(job, attempt, self.agents.iter().flat_map(|agent| agent.work.iter().flatten()));
         self.agents[agent].work[lane] = Some((job, attempt));
-        let length = if self.chance.percent(30) { (20_000, 90_000) } else { (50, 8_000) };
+        let length = if self.chance.percent(30) { (20_000, 60_000) } else { (50, 8_000) };
         let wait = self.chance.millis(length.0, length.1);
         let outcome = match self.chance.below(10) {
             0..6 => Outcome::Succeeded,
@@ -244,15 +247,19 @@ impl World {
     }
 
     /// How long a message is on its way; none if it is lost.
-    fn way(&mut self) -> Option<Duration> {
+    fn way(&mut self, agent: usize) -> Option<Duration> {
         if !self.trouble() {
             return Some(self.chance.millis(1, 20));
         }
-        if self.chance.percent(self.lossy) {
+        if self.cut[agent] > self.now || self.chance.percent(self.lossy) {
             self.watch.seen.lost += 1;
             return None;
         }
-        let most = if self.chance.percent(20) { 30_000 } else { 300 };
+        let most = match self.chance.below(100) {
+            0..80 => 300,
+            80..97 => 30_000,
+            _ => 120_000,
+        };
         Some(self.chance.millis(1, most))
     }
 
@@ -262,7 +269,7 @@ impl World {
         let times = if self.trouble() && self.chance.percent(15) { 2 } else { 1 };
         self.watch.seen.doubled += times - 1;
         for _ in 0..times {
-            if let Some(way) = self.way() {
+            if let Some(way) = self.way(agent) {
                 self.after(way, Event::Asked { request: request.clone(), life: self.appliance.life });
             }
         }
@@ -297,8 +304,8 @@ impl World {
     }
 
     fn reply(&mut self, request: &Request, input: Input) {
-        if let Some(way) = self.way() {
-            let Request { agent, life, lane, .. } = *request;
+        let Request { agent, life, lane, .. } = *request;
+        if let Some(way) = self.way(agent) {
             self.after(way, Event::Told { agent, life, lane, input });
         }
     }
@@ -329,8 +336,10 @@ impl World {
             return;
         }
         let agent = self.chance.below(u64::from(fleet::NODES)) as usize;
+        if self.jobs.len() < 12 && self.chance.percent(40) {
+            self.submit(agent);
+        }
         match self.chance.below(40) {
-            0..8 if self.jobs.len() < 12 => self.submit(agent),
             8 => {
                 if let Some(job) = self.jobs.get(self.chance.below(12) as usize).copied() {
                     self.wish(jobs::Command::Cancel { job });
@@ -360,6 +369,10 @@ impl World {
                 self.watch.seen.steps += 1;
                 let hours = self.chance.below(13) as i64 - 6;
                 self.appliance.wall += hours * 3_600_000;
+            }
+            16 => {
+                self.watch.seen.cuts += 1;
+                self.cut[agent] = self.now + self.chance.millis(1_000, 90_000);
             }
             _ => {}
         }
