@@ -232,10 +232,8 @@ fn every_answer_of_an_appliance_is_one_line_or_one_document() {
     let id = appliance.document(&run)["jobs"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!(appliance.document(&["job", "ls", "--only", "queued"])["jobs"][0]["id"], *id);
     assert!(out(&appliance.ask(&["explain", &id])).contains("node `web-1` has not joined yet"));
-    assert_eq!(
-        appliance.document(&["node", "drain", "web-1", "--deadline", "10m"])["drain"]["until"].is_string(),
-        true
-    );
+    let drained = appliance.document(&["node", "drain", "web-1", "--deadline", "10m"]);
+    assert!(drained["drain"]["until"].is_string());
     assert!(appliance.document(&["node", "undrain", "web-1"])["drain"].is_null());
     assert_eq!(appliance.document(&["job", "cancel", &id])["state"], "cancelled");
     assert_eq!(appliance.document(&["job", "retry", &id])["state"], "queued");
