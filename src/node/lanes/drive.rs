@@ -301,3 +301,6 @@ async fn converse(group: &mut Group, spec: &Spec) -> std::io::Result<Finish> {
     };
     Ok(serde_json::from_slice(&told).unwrap_or_else(|_| jobs::retryable(format!("the work ended early: {ended}"))))
 }
+
+#[cfg(test)]
+mod tests;

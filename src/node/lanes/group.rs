@@ -110,6 +110,14 @@ impl Groups {
         self.cgroups.is_some()
     }
 
+    /// Removes the folder of cgroups of this node, once they are gone.
+    #[cfg(test)]
+    pub(super) fn remove_cgroups(&self) {
+        if let Some(path) = &self.cgroups {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+
     /// Ends everything that earlier agents of this directory left running.
     pub async fn sweep(&self) -> Result<(), GroupError> {
         self.end_all(|_| true).await
