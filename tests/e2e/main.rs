@@ -2,6 +2,7 @@
 //! by side. The lab is `holdfast::lab`, which the demo uses too.
 
 mod input;
+mod jobs;
 mod join;
 mod names;
 mod network;

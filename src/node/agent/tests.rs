@@ -408,3 +408,93 @@ fn the_data_plane_hears_once_a_minute_that_the_list_still_holds() {
     }
     assert_eq!(told, 2, "in two minutes");
 }
+
+fn presents(outputs: &[Output]) -> Vec<&Presence> {
+    outputs.iter().filter_map(|o| if let Output::Present(presence) = o { Some(presence) } else { None }).collect()
+}
+
+impl Lab {
+    fn seen(&self) -> Seen {
+        let RegisterAnswer { revision, epoch, now, .. } = self.answer();
+        Seen { fleet: self.fleet.id, revision, epoch, now, register: false }
+    }
+
+    /// Up, with a certificate.
+    fn certified(&mut self) {
+        self.up();
+        self.give(Input::Certified);
+    }
+}
+
+#[test]
+fn with_a_certificate_an_unchanged_heartbeat_is_a_presence() {
+    let mut lab = lab();
+    assert_eq!(presents(&lab.up()), Vec::<&Presence>::new());
+    let (_, outputs) = lab.tick();
+    assert_eq!((presents(&outputs).len(), registers(&outputs)), (0, 1), "without one it registers");
+    let answer = lab.answer();
+    lab.after(5, Input::Registered(Ok(Box::new(answer))));
+    lab.give(Input::Certified);
+    for _ in 0..3 {
+        let (pause, outputs) = lab.tick();
+        assert!((4..=6).contains(&pause.as_secs()));
+        let registered = lab.agent.register().content();
+        let held = Revision(3);
+        let instance = uuid::Uuid::from_u128(7);
+        let expected = Presence { instance, roster_revision: Revision(1), held_revision: held, registered };
+        assert_eq!((presents(&outputs), registers(&outputs)), (vec![&expected], 0));
+        let seen = lab.seen();
+        lab.after(5, Input::Presented(Ok(seen)));
+    }
+    assert!(lab.agent.report().reachable);
+}
+
+#[test]
+fn a_presence_that_is_not_enough_is_followed_by_a_register_at_once() {
+    let cases: Vec<Box<dyn Fn(&Lab) -> Result<Seen, CallError>>> = vec![
+        Box::new(|lab| Ok(Seen { register: true, ..lab.seen() })),
+        Box::new(|lab| Ok(Seen { fleet: state::model::FleetId(uuid::Uuid::nil()), ..lab.seen() })),
+        Box::new(|lab| Ok(Seen { epoch: Epoch { number: 0, ..lab.seen().epoch }, ..lab.seen() })),
+        Box::new(|_| Err(unreachable())),
+        Box::new(|_| Err(refused("certificate", 401))),
+    ];
+    for case in cases {
+        let mut lab = lab();
+        lab.certified();
+        assert_eq!(presents(&lab.tick().1).len(), 1);
+        let answer = case(&lab);
+        let outputs = lab.after(5, Input::Presented(answer));
+        assert_eq!((registers(&outputs), warnings(&outputs)), (1, vec![]), "and nothing is said of it");
+        let answer = lab.answer();
+        lab.after(5, Input::Registered(Ok(Box::new(answer))));
+        assert_eq!(presents(&lab.tick().1).len(), 1, "afterwards a presence does again");
+    }
+}
+
+#[test]
+fn what_is_new_is_registered_and_a_presence_tells_of_a_longer_list() {
+    let mut lab = lab();
+    lab.certified();
+    assert_eq!(registers(&lab.give(publish(1))), 1, "a claim");
+    let answer = RegisterAnswer { services: judged(ClaimVerdict::Routed), ..lab.answer() };
+    lab.after(5, Input::Registered(Ok(Box::new(answer))));
+    assert_eq!(presents(&lab.tick().1).len(), 1);
+    let seen = lab.seen();
+    lab.after(5, Input::Presented(Ok(seen)));
+    // Its own record changes: its claims may have been judged anew.
+    lab.fleet.set(0, |record| record.services = vec![web(Verdict::Contested { with: vec![name("n1")] })]);
+    let delta = lab.fleet.delta(3);
+    lab.after(5, Input::Changes(delta));
+    assert_eq!(registers(&lab.tick().1), 1);
+    let answer = RegisterAnswer { services: judged(ClaimVerdict::Contested { with: vec![] }), ..lab.answer() };
+    lab.after(5, Input::Registered(Ok(Box::new(answer))));
+    // Twice behind by two heartbeats: the stream is dumb.
+    lab.fleet.set(1, |_| {});
+    let mut lists = 0;
+    for _ in 0..2 {
+        lab.tick();
+        let seen = lab.seen();
+        lists += lab.after(5, Input::Presented(Ok(seen))).iter().filter(|o| **o == Output::List).count();
+    }
+    assert_eq!(lists, 1);
+}

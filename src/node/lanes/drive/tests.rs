@@ -150,8 +150,8 @@ const STUBBORN: &str =
 async fn a_blocked_workload_delays_no_network_check_and_dies_whole_when_its_lease_is_lost() {
     let mut rig = Rig::new(|path, body, before| match (path, body["lane"].as_str(), before) {
         // Good for 8 s, of which the last 5 are kept for ending it; it is never renewed.
-        (_, Some("workload"), 0) => lease(1, "workload", &check(), 8),
-        (_, Some("network"), 1) => lease(2, "network", &json!({ "kind": "network.check" }), 45),
+        (_, Some("workload"), 0) => lease(101, "workload", &check(), 8),
+        (_, Some("network"), 1) => lease(102, "network", &json!({ "kind": "network.check" }), 45),
         (_, Some(_), _) => none(),
         (path, None, _) if path.ends_with("/complete") => recorded(path),
         (_, None, _) => none(),
@@ -159,14 +159,14 @@ async fn a_blocked_workload_delays_no_network_check_and_dies_whole_when_its_leas
     .await;
     let begun = clock::boot();
     let lanes = rig.start(STUBBORN);
-    until("the work runs with its descendants", || rig.alive(1) >= 3).await;
+    until("the work runs with its descendants", || rig.alive(101) >= 3).await;
     let Some(Ask::Check(reply)) = rig.asks.recv().await else { panic!("the network lane asks the upkeep") };
     assert!(reply.send(Ok(Vec::new())).is_ok());
     until("the check is answered for", || !rig.bodies("/complete").is_empty()).await;
-    assert!(rig.alive(1) >= 3, "the workload is still blocked");
+    assert!(rig.alive(101) >= 3, "the workload is still blocked");
     let told = rig.bodies("/complete");
     assert_eq!((&told[0]["outcome"], &told[0]["result"]["as_wanted"]), (&json!("succeeded"), &json!(true)));
-    until("the work is gone", || rig.alive(1) == 0).await;
+    until("the work is gone", || rig.alive(101) == 0).await;
     assert!((3..8).contains(&(clock::boot() - begun).as_secs()), "before the lease ends");
     until("the workload lane goes on", || rig.bodies("/lease").iter().filter(|b| b["lane"] == "workload").count() > 1)
         .await;
@@ -177,28 +177,28 @@ async fn a_blocked_workload_delays_no_network_check_and_dies_whole_when_its_leas
 #[tokio::test]
 async fn told_to_end_both_lanes_end_at_once_with_all_their_work() {
     let mut rig = Rig::new(|path, body, before| match (path, body["lane"].as_str(), before) {
-        (_, Some("workload"), 0) => lease(1, "workload", &check(), 45),
-        (_, Some("network"), 0) => lease(2, "network", &json!({ "kind": "network.withdraw" }), 45),
+        (_, Some("workload"), 0) => lease(201, "workload", &check(), 45),
+        (_, Some("network"), 0) => lease(202, "network", &json!({ "kind": "network.withdraw" }), 45),
         (_, _, _) => none(),
     })
     .await;
     let lanes = rig.start(STUBBORN);
-    until("the work runs", || rig.alive(1) >= 3).await;
+    until("the work runs", || rig.alive(201) >= 3).await;
     let Some(Ask::Withdraw(reply)) = rig.asks.recv().await else { panic!("the network lane asks the upkeep") };
     let begun = clock::boot();
     lanes.end().await;
     assert!((clock::boot() - begun).as_secs() < 2);
-    assert_eq!(rig.alive(1), 0);
+    assert_eq!(rig.alive(201), 0);
     assert!(reply.is_closed(), "a question of a job that was given up has no effect any more");
 }
 
 #[tokio::test]
 async fn a_failed_completion_and_a_wrong_lease_stay_where_they_are() {
     let rig = Rig::new(|path, body, before| match (path, body["lane"].as_str(), before) {
-        (_, Some("workload"), 0) => lease(1, "workload", &check(), 45),
-        (_, Some("workload"), 1) => lease(3, "workload", &check(), 45),
-        (_, Some("network"), 0) => lease(2, "network", &check(), 45),
-        (path, None, _) if path.ends_with(&format!("{}/complete", job(1))) => {
+        (_, Some("workload"), 0) => lease(301, "workload", &check(), 45),
+        (_, Some("workload"), 1) => lease(303, "workload", &check(), 45),
+        (_, Some("network"), 0) => lease(302, "network", &check(), 45),
+        (path, None, _) if path.ends_with(&format!("{}/complete", job(301))) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "injected").into_response()
         }
         (path, None, _) if path.ends_with("/complete") => recorded(path),
@@ -206,8 +206,8 @@ async fn a_failed_completion_and_a_wrong_lease_stay_where_they_are() {
     })
     .await;
     let lanes = rig.start(r#"cat >/dev/null; echo '{"outcome":"succeeded","result":{"ok":true}}'"#);
-    until("the second job is answered for", || rig.bodies(&format!("{}/complete", job(3))).len() == 1).await;
-    assert_eq!(rig.bodies(&format!("{}/complete", job(1))).len(), 1, "left to its lease");
+    until("the second job is answered for", || rig.bodies(&format!("{}/complete", job(303))).len() == 1).await;
+    assert_eq!(rig.bodies(&format!("{}/complete", job(301))).len(), 1, "left to its lease");
     let asked = rig.bodies("/lease").iter().filter(|body| body["lane"] == "network").count();
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let after = rig.bodies("/lease").iter().filter(|body| body["lane"] == "network").count();
@@ -219,22 +219,22 @@ async fn a_failed_completion_and_a_wrong_lease_stay_where_they_are() {
 #[tokio::test]
 async fn what_an_earlier_agent_left_is_ended_before_anything_begins() {
     let rig = Rig::new(|_, body, before| match (body["lane"].as_str(), before) {
-        (Some("workload"), 0) => lease(4, "workload", &check(), 45),
+        (Some("workload"), 0) => lease(404, "workload", &check(), 45),
         (_, _) => none(),
     })
     .await;
     let mut command = tokio::process::Command::new("sh");
     command.args(["-c", STUBBORN]);
-    let mut orphan = rig.groups().start(uuid_job(1), 1, command).unwrap();
+    let mut orphan = rig.groups().start(uuid_job(401), 1, command).unwrap();
     drop(orphan.child.stdin.take());
-    until("the orphan runs", || rig.alive(1) >= 3).await;
+    until("the orphan runs", || rig.alive(401) >= 3).await;
     // As after a kill -9 of the agent that started it.
     std::mem::forget(orphan);
     let lanes = rig.start(STUBBORN);
-    until("the new work runs", || rig.alive(4) >= 1).await;
-    assert_eq!(rig.alive(1), 0, "the orphan is gone before");
+    until("the new work runs", || rig.alive(404) >= 1).await;
+    assert_eq!(rig.alive(401), 0, "the orphan is gone before");
     lanes.end().await;
-    assert_eq!(rig.alive(4), 0);
+    assert_eq!(rig.alive(404), 0);
 }
 
 fn uuid_job(number: u128) -> state::model::JobId {
