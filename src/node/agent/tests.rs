@@ -451,12 +451,12 @@ fn with_a_certificate_an_unchanged_heartbeat_is_a_presence() {
 
 #[test]
 fn a_presence_that_is_not_enough_is_followed_by_a_register_at_once() {
-    let cases: Vec<Box<dyn Fn(&Lab) -> Result<Seen, CallError>>> = vec![
-        Box::new(|lab| Ok(Seen { register: true, ..lab.seen() })),
-        Box::new(|lab| Ok(Seen { fleet: state::model::FleetId(uuid::Uuid::nil()), ..lab.seen() })),
-        Box::new(|lab| Ok(Seen { epoch: Epoch { number: 0, ..lab.seen().epoch }, ..lab.seen() })),
-        Box::new(|_| Err(unreachable())),
-        Box::new(|_| Err(refused("certificate", 401))),
+    let cases: [fn(&Lab) -> Result<Seen, CallError>; 5] = [
+        |lab| Ok(Seen { register: true, ..lab.seen() }),
+        |lab| Ok(Seen { fleet: state::model::FleetId(uuid::Uuid::nil()), ..lab.seen() }),
+        |lab| Ok(Seen { epoch: Epoch { number: 0, ..lab.seen().epoch }, ..lab.seen() }),
+        |_| Err(unreachable()),
+        |_| Err(refused("certificate", 401)),
     ];
     for case in cases {
         let mut lab = lab();
