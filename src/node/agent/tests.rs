@@ -451,7 +451,8 @@ fn with_a_certificate_an_unchanged_heartbeat_is_a_presence() {
 
 #[test]
 fn a_presence_that_is_not_enough_is_followed_by_a_register_at_once() {
-    let cases: [fn(&Lab) -> Result<Seen, CallError>; 5] = [
+    type Case = fn(&Lab) -> Result<Seen, CallError>;
+    let cases: [Case; 5] = [
         |lab| Ok(Seen { register: true, ..lab.seen() }),
         |lab| Ok(Seen { fleet: state::model::FleetId(uuid::Uuid::nil()), ..lab.seen() }),
         |lab| Ok(Seen { epoch: Epoch { number: 0, ..lab.seen().epoch }, ..lab.seen() }),

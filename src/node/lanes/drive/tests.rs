@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::keys::ApplianceKeys;
+use crate::listen::stop;
 use crate::node::gateway::Gateways;
-use crate::serve::{accept, gate, stop, tls};
+use crate::serve::{accept, gate, tls};
 use axum::Router;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
