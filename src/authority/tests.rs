@@ -59,7 +59,6 @@ fn context() -> Context {
         role: Role::Admin,
         now: NOW.wall,
         clock_trusted: true,
-        entropy: [0; 32],
         request: RequestId(Uuid::from_u128(0)),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-/// A command with who asks for it. Time and randomness are the writer's.
+/// A command with who asks for it. The time is the writer's.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// What is asked for.

@@ -5,7 +5,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::raft::{Outcome, Proposal, Types};
 use super::receipts::Pending;
-use crate::{clock, entropy, limits};
+use crate::{clock, limits};
 use openraft::Raft;
 use state::model::{Millis, Revision};
 use state::store::{BATCH_FORMAT, Batch, Head, StoreError};
@@ -77,7 +77,6 @@ impl Writer<'_> {
             role: call.role,
             now: draft.now,
             clock_trusted: draft.now >= draft.head.latest,
-            entropy: entropy::bytes(),
             request: call.request,
         };
         let store = self.log.store();

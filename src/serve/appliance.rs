@@ -60,15 +60,7 @@ impl Appliance {
     /// The context in which a decision is tried out before it is submitted.
     pub fn context(&self, actor: Actor, role: Role, state: &State) -> Context {
         let now = clock::wall();
-        Context {
-            actor,
-            org: None,
-            role,
-            now,
-            clock_trusted: now >= state.at,
-            entropy: [0; 32],
-            request: RequestId(entropy::uuid()),
-        }
+        Context { actor, org: None, role, now, clock_trusted: now >= state.at, request: RequestId(entropy::uuid()) }
     }
 
     /// Has a change decided once. `answer` makes the answer from the state right after it, durable or not; the answer

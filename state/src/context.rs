@@ -1,4 +1,5 @@
-//! Who asks, with what right, when, and with which random bytes: the only way time and chance reach a decision.
+//! Who asks, with what right, and when: the only way time reaches a decision. Chance comes in the commands, as ids and
+//! hashes of secrets that were made outside.
 
 use crate::model::{Millis, Name, NodeId, OrgName, RequestId, SigningKey};
 use serde::{Deserialize, Serialize};
@@ -53,8 +54,6 @@ pub struct Context {
     pub now: Millis,
     /// Whether `now` may be believed: false while it lies behind the latest time ever seen, and then nothing expires.
     pub clock_trusted: bool,
-    /// Fresh random bytes, for this decision alone.
-    pub entropy: [u8; 32],
     /// The call this belongs to.
     pub request: RequestId,
 }

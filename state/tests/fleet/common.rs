@@ -64,7 +64,6 @@ impl Fleet {
             role: Role::Admin,
             now: self.now,
             clock_trusted: self.clock_trusted,
-            entropy: [0; 32],
             request: RequestId(uuid::Uuid::nil()),
         };
         let events = decide(&self.state, command, &context)?;
