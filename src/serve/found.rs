@@ -203,7 +203,7 @@ fn roster(
             may_lead: true,
         }],
     };
-    let document = String::from_utf8(state::to_bytes(&roster)).expect("JSON is UTF-8");
+    let document = state::to_text(&roster);
     let Signed { document, signature } = Signed::sign(&keys.root, Kind::Roster, document);
     RosterText { revision, document, signature }
 }
