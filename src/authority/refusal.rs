@@ -40,8 +40,6 @@ fn status(code: Code) -> u16 {
         | Code::AddressPoolExhausted
         | Code::NodeLive
         | Code::Conflict => 409,
-        // The enum is another crate's and may grow there first.
-        _ => 500,
     }
 }
 

@@ -112,8 +112,14 @@ impl From<Refusal> for Failure {
             state::Code::Conflict | state::Code::Held | state::Code::NodeLive | state::Code::AddressPoolExhausted => {
                 Exit::Conflict
             }
-            // The enum is another crate's and may grow there first; what it says is shown in full either way.
-            _ => Exit::Failed,
+            state::Code::Invalid
+            | state::Code::TokenRefused
+            | state::Code::NotAdmitted
+            | state::Code::WrongKey
+            | state::Code::WrongAudience
+            | state::Code::EpochBehind
+            | state::Code::Replayed
+            | state::Code::Forbidden => Exit::Failed,
         };
         Self::new(exit, refusal.code.as_str(), refusal.what, refusal.why, refusal.todo)
     }

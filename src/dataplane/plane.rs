@@ -2,8 +2,8 @@
 
 use super::resolver::{self, Names};
 use super::tunnel::{self, Heard};
-use super::{HEARD, TOLD, WIREGUARD_SOCKET, proxy};
-use crate::wire::dataplane::{Order, Reply, Status, Told};
+use super::{HEARD, TOLD, proxy};
+use crate::wire::dataplane::{Order, Reply, Status, Told, WIREGUARD_SOCKET};
 use crate::{clock, files, limits, tasks};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -205,7 +205,7 @@ impl Plane {
         if now.peers == self.heard.peers && age < limits::HEARD_KEPT {
             return;
         }
-        let (path, bytes) = (self.dir.join(HEARD), serde_json::to_vec(&now).unwrap_or_default());
+        let (path, bytes) = (self.dir.join(HEARD), state::to_bytes(&now));
         self.heard = now;
         if let Err(error) = tasks::blocking(move || files::replace(&path, &bytes)).await {
             tracing::warn!("where peers were heard is not kept: {error}");

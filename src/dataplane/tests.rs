@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "tests start real programs and state figures")]
 
 use super::*;
-use crate::wire::dataplane::{Proxy, Resolver, Status, Told, Tunnel, TunnelPeer};
+use crate::wire::dataplane::{Proxy, Resolver, Status, Told, Tunnel, TunnelPeer, WIREGUARD_SOCKET};
 use state::model::{Name, NodeId, WireguardKey};
 use state::view::records::{Mesh, Protocol};
 use std::net::{Ipv4Addr, SocketAddr};
