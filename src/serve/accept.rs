@@ -1,7 +1,6 @@
 //! The accept loop: who may connect, for how long, and how it ends.
 //!
-//! `axum::serve` installs no timer, so its header deadline never fires; here every phase of a connection has one. A
-//! handshake runs in the connection's own task, so a slow one delays nobody.
+//! A handshake runs in the connection's own task, so a slow one delays nobody.
 
 use crate::limits;
 use crate::listen::stop::Stop;
@@ -47,7 +46,8 @@ pub(super) fn cannot_listen(address: SocketAddr, protocol: &str, error: &std::io
     .into()
 }
 
-/// Serves TLS connections until told to stop. Each request carries its connection's [`Place`](crate::serve::gate::Place) as an extension.
+/// Serves TLS connections until told to stop. Each request carries its connection's
+/// [`Place`](crate::serve::gate::Place) as an extension.
 pub async fn serve_tls(listener: TcpListener, tls: TlsAcceptor, router: Router, gate: Arc<Gate>, mut stop: Stop) {
     let (running, mut ended) = mpsc::channel::<()>(1);
     loop {
