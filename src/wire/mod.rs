@@ -5,6 +5,8 @@
 
 pub mod dataplane;
 pub mod enrol;
+#[cfg(test)]
+mod golden;
 pub mod operator;
 pub mod peers;
 pub mod problem;
