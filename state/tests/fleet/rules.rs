@@ -209,7 +209,7 @@ fn a_machine_that_left_joins_again_under_its_former_id() {
     let mut fleet = Fleet::founded("10.90.0.0/16");
     fleet.joined(1);
     fleet.joined(2);
-    let leave = |n: u8| nodes::Command::Leave { key: SigningKey::from_bytes([n; 32]), node: id(n), seq: 9 };
+    let leave = |n: u8| nodes::Command::Leave { key: SigningKey::from_bytes([n; 32]), node: id(n) };
     let address = fleet.state.nodes.all[&id(1)].member.as_ref().unwrap().address;
     fleet.run(leave(1)).unwrap();
     fleet.run(add(3)).unwrap();
