@@ -214,7 +214,9 @@ impl Plane {
 
     async fn stop(&mut self) -> Result<()> {
         files::remove(&self.dir.join(TOLD))?;
-        files::remove(&self.dir.join(HEARD))?;
+        // Peers go on with their sessions: who starts again soon calls them where they were heard.
+        self.looked = Duration::ZERO;
+        self.keep_heard().await;
         (self.told, self.hash) = (Told { format: 1, ..Told::default() }, None);
         self.names = None;
         self.settle_resolver();
