@@ -92,7 +92,7 @@ fn names_keys_and_addresses_are_held_by_one() {
     fleet.run(add(6)).unwrap();
     let full = fleet.run(join(Some(6), 6)).unwrap_err();
     assert_eq!(full.code, Code::AddressPoolExhausted);
-    assert!(full.why.contains("all 6 addresses of 10.90.0.0/29") && full.todo.contains("mesh grow"), "{full:?}");
+    assert!(full.why.contains("all 6 addresses of 10.90.0.0/29") && full.todo.contains("node rm"), "{full:?}");
     fleet.run(remove(3, false, false)).unwrap();
     fleet.run(join(Some(6), 6)).unwrap();
     assert_eq!(address(&fleet, 6), "10.90.0.4");
