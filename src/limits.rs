@@ -103,6 +103,8 @@ pub const SERVICES: usize = 256;
 /// Endpoints of each kind in a record.
 pub const ENDPOINTS: usize = 16;
 
+/// Lists kept by an appliance between two changes, one for each revision that nodes go on from: a node may name any.
+pub const LISTS: usize = 64;
 /// A peer list as a node accepts it, bytes: 10,000 records with their signatures fit several times.
 pub const LIST: usize = 64 * 1024 * 1024;
 /// A refusal's body as a node accepts it, bytes.

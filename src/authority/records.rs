@@ -3,6 +3,7 @@
 //! A record is signed again only when its revision has changed, a list is put together once for all nodes with the same
 //! scopes and the same revision in hand. The lists are made of texts that are signed already, never encoded anew.
 
+use crate::limits;
 use crate::wire::signed::{Kind, Signed};
 use bytes::Bytes;
 use ed25519_dalek::SigningKey as PrivateKey;
@@ -79,6 +80,9 @@ impl Records {
             return list.clone();
         }
         let list = cache.list(scopes, after);
+        if cache.lists.len() >= limits::LISTS {
+            cache.lists.clear();
+        }
         cache.lists.insert(key, list.clone());
         list
     }
@@ -99,15 +103,13 @@ impl Records {
 
     /// Signs any document as this appliance.
     pub fn sign<T: Serialize>(&self, kind: Kind, document: &T) -> Signed {
-        let text = String::from_utf8(state::to_bytes(document)).expect("JSON is UTF-8");
-        Signed::sign(&self.key, kind, text)
+        Signed::sign(&self.key, kind, state::to_text(document))
     }
 
     fn text<T: Serialize>(&self, kind: Kind, revision: Revision, document: &T) -> (Text, Fingerprint) {
         let signed = self.sign(kind, document);
         let hash = record_hash(signed.document.as_bytes());
-        let json = String::from_utf8(state::to_bytes(&signed)).expect("JSON is UTF-8");
-        (Text { revision, json: json.into() }, hash)
+        (Text { revision, json: state::to_text(&signed).into() }, hash)
     }
 
     fn refresh(&self, cache: &mut Cache, state: &State) {
@@ -163,5 +165,20 @@ fn join<'a>(out: &mut String, texts: impl Iterator<Item = &'a Text>) {
             out.push(',');
         }
         out.push_str(&text.json);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_names_any_revision_fills_no_memory() {
+        let records = Records::new(PrivateKey::from_bytes(&[7; 32]), ApplianceId(uuid::Uuid::nil()));
+        for after in 0..1000 {
+            let list = records.list(&State::default(), &Scopes::new(), Revision(after));
+            assert_eq!(list, "{\"heads\":[],\"records\":[],\"tombstones\":[]}\n");
+        }
+        assert!(records.cache.lock().unwrap().lists.len() <= limits::LISTS);
     }
 }

@@ -44,8 +44,6 @@ fn status(code: Code) -> u16 {
         | Code::Conflict => 409,
         Code::RefusedResult => 422,
         Code::QueueFull => 503,
-        // The enum is another crate's and may grow there first.
-        _ => 500,
     }
 }
 

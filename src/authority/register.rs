@@ -12,7 +12,6 @@ use crate::wire::signed::Signed;
 use state::model::{NodeId, Revision};
 use state::subject::nodes;
 use state::subject::services::{self, Pair, Port};
-use state::view::records::Verdict;
 use state::{Command, Context, State};
 use std::net::IpAddr;
 
@@ -110,7 +109,7 @@ impl Authority {
                 "an operator removes a node with `holdfast node rm NAME`",
             ));
         }
-        Ok(nodes::Command::Leave { key: examined.key, node: id, seq: examined.body.envelope.seq }.into())
+        Ok(nodes::Command::Leave { key: examined.key, node: id }.into())
     }
 }
 
@@ -123,10 +122,7 @@ fn judged(state: &State, id: NodeId, claim: &ServiceClaim) -> Judged {
     let verdict = match services::judge(state, id, &pair) {
         _ if claim.port == 0 => ClaimVerdict::Refused { code: "invalid".into(), why: "there is no port 0".into() },
         Err(refusal) => ClaimVerdict::Refused { code: refusal.code.as_str().into(), why: refusal.why },
-        Ok(()) => match services::verdict(state, id, &pair) {
-            Verdict::Routed => ClaimVerdict::Routed,
-            Verdict::Contested { with } => ClaimVerdict::Contested { with },
-        },
+        Ok(()) => services::verdict(state, id, &pair).into(),
     };
     Judged { space: pair.space, name: pair.name, verdict }
 }

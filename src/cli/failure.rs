@@ -61,8 +61,7 @@ impl Failure {
 
 impl From<TokenError> for Failure {
     fn from(error: TokenError) -> Self {
-        let code = if error == TokenError::Expired { "token_expired" } else { "token_malformed" };
-        Self::new(Exit::Failed, code, "the token is refused", error.to_string(), error.todo())
+        node::Failure::from(error).into()
     }
 }
 
@@ -81,16 +80,7 @@ impl From<FileError> for Failure {
 
 impl From<KeyError> for Failure {
     fn from(error: KeyError) -> Self {
-        let (exit, code) = match &error {
-            KeyError::File(FileError::Io { .. }) => (Exit::Failed, "file"),
-            KeyError::File(FileError::Unsafe { .. }) => (Exit::Failed, "file_unsafe"),
-            KeyError::File(FileError::Locked { .. }) => (Exit::Conflict, "in_use"),
-            KeyError::Malformed { .. } | KeyError::File(FileError::Damaged { .. }) => (Exit::Failed, "file_malformed"),
-            KeyError::Foreign(_) | KeyError::OtherRole { .. } => (Exit::Conflict, "foreign_directory"),
-            KeyError::Absent { .. } => (Exit::NotFound, "not_set_up"),
-            KeyError::Request(_) => (Exit::Failed, "invalid"),
-        };
-        Self::new(exit, code, "the state directory cannot be used", error.to_string(), error.todo())
+        node::Failure::from(error).into()
     }
 }
 
@@ -109,11 +99,23 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let exit = match refusal.code {
             state::Code::NotFound => Exit::NotFound,
-            state::Code::Conflict | state::Code::Held | state::Code::NodeLive | state::Code::AddressPoolExhausted => {
-                Exit::Conflict
-            }
-            // The enum is another crate's and may grow there first; what it says is shown in full either way.
-            _ => Exit::Failed,
+            state::Code::Conflict
+            | state::Code::Held
+            | state::Code::NodeLive
+            | state::Code::StaleLease
+            | state::Code::Cancelled
+            | state::Code::AddressPoolExhausted => Exit::Conflict,
+            state::Code::Invalid
+            | state::Code::TokenRefused
+            | state::Code::NotAdmitted
+            | state::Code::WrongKey
+            | state::Code::WrongAudience
+            | state::Code::EpochBehind
+            | state::Code::Replayed
+            | state::Code::CertificateRefused
+            | state::Code::RefusedResult
+            | state::Code::QueueFull
+            | state::Code::Forbidden => Exit::Failed,
         };
         Self::new(exit, refusal.code.as_str(), refusal.what, refusal.why, refusal.todo)
     }
@@ -148,7 +150,7 @@ impl From<node::Failure> for Failure {
         let exit = match code.as_str() {
             "unreachable" => Exit::Unreachable,
             "not_found" | "not_set_up" => Exit::NotFound,
-            "conflict" | "held" | "in_use" | "address_pool_exhausted" => Exit::Conflict,
+            "conflict" | "held" | "in_use" | "foreign_directory" | "address_pool_exhausted" => Exit::Conflict,
             _ => Exit::Failed,
         };
         Self { exit, code, what, why, todo }
@@ -208,6 +210,8 @@ mod tests {
         let locked = FileError::Locked { path: "/x/agent.lock".into(), pid: "7".into() };
         assert_eq!(code(locked.into()), (Exit::Conflict, "in_use".to_owned()));
         assert_eq!(code(TokenError::CutShort.into()), (Exit::Failed, "token_malformed".to_owned()));
+        let absent = KeyError::Absent { path: "/x".into(), wanted: "node" };
+        assert_eq!(Failure::from(node::Failure::from(absent)).exit, Exit::NotFound, "whoever noticed it");
         let unreachable = CallError::Unreachable("198.51.100.2:4300: refused".into());
         assert_eq!(code(unreachable.into()), (Exit::Unreachable, "unreachable".to_owned()));
         assert_eq!(Failure::from(anyhow::anyhow!("inner").context("outer")).why, "outer: inner");

@@ -4,7 +4,7 @@ use super::failure::Failure;
 use super::globals::Globals;
 use super::output::{self, Format};
 use crate::config::{Host, Settings, default_mesh_prefix, resolve};
-use crate::serve::{Options, init};
+use crate::serve::{Options, RECOVERY, init};
 use crate::wire::operator::SCHEMA;
 use serde::Serialize;
 use state::model::{Fingerprint, Name, Prefix};
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: Arguments, globals: &Globals) -> Result<(), Failure
         mesh_prefix: mesh_prefix.unwrap_or_else(default_mesh_prefix),
         advertise,
         fingerprint,
-        recovery_file: recovery_file.unwrap_or_else(|| dir.join("recovery.txt")),
+        recovery_file: recovery_file.unwrap_or_else(|| dir.join(RECOVERY)),
     };
     print(&document, globals.format());
     Ok(())

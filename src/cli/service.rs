@@ -7,10 +7,9 @@ use super::node::verdict_words;
 use super::output::{self, Format};
 use crate::wire::operator::{Done, Publish, Published};
 use crate::wire::peers::ClaimVerdict;
-use state::model::Name;
+use state::subject::services::Pair;
 use state::view::records::Protocol;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::str::FromStr;
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -36,22 +35,6 @@ pub(super) enum Command {
         #[arg(value_name = "SPACE/NAME")]
         pair: Pair,
     },
-}
-
-/// A space and a service in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
-    space: Name,
-    name: Name,
-}
-
-impl FromStr for Pair {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (space, name) = text.split_once('/').ok_or("give SPACE/NAME, such as shop/web")?;
-        let part = |text: &str| Name::new(text).map_err(|error| error.to_string());
-        Ok(Self { space: part(space)?, name: part(name)? })
-    }
 }
 
 /// [`Protocol`] as the flag has it.

@@ -49,13 +49,15 @@ impl Log {
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StorageError<u64>> {
         let store = Arc::clone(&self.0.store);
-        let result = tasks::blocking(move || work(&store)).await;
-        result.map_err(|error| {
-            let told = failed(verb, &error);
-            // Only the first fault says what happened; those after it follow from it.
-            let _ = self.0.fault.set(error);
-            told
-        })
+        tasks::blocking(move || work(&store)).await.map_err(|error| self.ended(verb, error))
+    }
+
+    /// Notes what ended this log, and puts it as the engine is told.
+    fn ended(&self, verb: ErrorVerb, error: StoreError) -> StorageError<u64> {
+        let told = failed(verb, &error);
+        // Only the first fault says what happened; those after it follow from it.
+        let _ = self.0.fault.set(error);
+        told
     }
 
     fn recent(&self, start: u64, end: Option<u64>) -> Option<Vec<Entry>> {
@@ -157,13 +159,9 @@ impl RaftLogStorage<Types> for Log {
                 }
             }
         }
-        let result = self.0.store.append(&stored).map_err(|error| {
-            let told = failed(ErrorVerb::Write, &error);
-            // Only the first fault says what happened; those after it follow from it.
-            let _ = self.0.fault.set(error);
-            told
-        });
-        result.map(|()| flushed.log_io_completed(Ok(())))
+        self.0.store.append(&stored).map_err(|error| self.ended(ErrorVerb::Write, error))?;
+        flushed.log_io_completed(Ok(()));
+        Ok(())
     }
 
     async fn truncate(&mut self, from: LogId<u64>) -> Result<(), StorageError<u64>> {

@@ -1,7 +1,7 @@
 //! The state in memory: applies committed batches in their order and publishes what comes out. It touches no disk.
 
 use super::log::failed;
-use super::raft::{Applied, Entry, Outcome, Proposal, Types, entry_id, log_id, membership_bytes};
+use super::raft::{Applied, Entry, Outcome, Proposal, Types, entry_id, log_id};
 use openraft::storage::{RaftStateMachine, Snapshot, SnapshotMeta};
 use openraft::{
     BasicNode, EntryPayload, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder, StorageError, StoredMembership,
@@ -106,7 +106,7 @@ impl Inner {
         Some(Checkpoint {
             applied: entry_id(self.applied.as_ref()?),
             head: self.head,
-            membership: membership_bytes(&self.members),
+            membership: state::to_bytes(&self.members),
             state: State::clone(&self.state),
         })
     }

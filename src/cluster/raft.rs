@@ -61,17 +61,13 @@ pub(super) fn log_id(id: &EntryId) -> LogId<u64> {
     LogId::new(CommittedLeaderId::new(id.term, id.leader), id.index)
 }
 
-pub(super) fn membership_bytes(membership: &impl Serialize) -> Vec<u8> {
-    state::to_bytes(membership)
-}
-
 /// An entry as it is stored.
 pub(super) fn to_store(entry: &Entry) -> store::Entry {
     let id = entry_id(&entry.log_id);
     match &entry.payload {
         EntryPayload::Blank => store::Entry { id, body: Body::Blank, rows: Rows::default() },
         EntryPayload::Membership(membership) => {
-            store::Entry { id, body: Body::Membership(membership_bytes(membership)), rows: Rows::default() }
+            store::Entry { id, body: Body::Membership(state::to_bytes(membership)), rows: Rows::default() }
         }
         EntryPayload::Normal(proposal) => {
             let body = proposal.batch.clone().map_or(Body::Rows, Body::Batch);

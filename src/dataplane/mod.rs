@@ -29,8 +29,6 @@ use tokio::sync::Mutex;
 
 /// The socket for orders, in the state directory.
 pub const SOCKET: &str = "dataplane.sock";
-/// The WireGuard device's control socket.
-pub const WIREGUARD_SOCKET: &str = "wireguard.sock";
 /// What it was told last.
 const TOLD: &str = "dataplane.json";
 /// Where peers were last heard.

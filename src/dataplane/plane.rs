@@ -2,8 +2,8 @@
 
 use super::resolver::{self, Names};
 use super::tunnel::{self, Heard};
-use super::{HEARD, TOLD, WIREGUARD_SOCKET, proxy};
-use crate::wire::dataplane::{Order, Reply, Status, Told};
+use super::{HEARD, TOLD, proxy};
+use crate::wire::dataplane::{Order, Reply, Status, Told, WIREGUARD_SOCKET};
 use crate::{clock, files, limits, tasks};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -205,7 +205,7 @@ impl Plane {
         if now.peers == self.heard.peers && age < limits::HEARD_KEPT {
             return;
         }
-        let (path, bytes) = (self.dir.join(HEARD), serde_json::to_vec(&now).unwrap_or_default());
+        let (path, bytes) = (self.dir.join(HEARD), state::to_bytes(&now));
         self.heard = now;
         if let Err(error) = tasks::blocking(move || files::replace(&path, &bytes)).await {
             tracing::warn!("where peers were heard is not kept: {error}");
@@ -214,7 +214,9 @@ impl Plane {
 
     async fn stop(&mut self) -> Result<()> {
         files::remove(&self.dir.join(TOLD))?;
-        files::remove(&self.dir.join(HEARD))?;
+        // Peers go on with their sessions: who starts again soon calls them where they were heard.
+        self.looked = Duration::ZERO;
+        self.keep_heard().await;
         (self.told, self.hash) = (Told { format: 1, ..Told::default() }, None);
         self.names = None;
         self.settle_resolver();

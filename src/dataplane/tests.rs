@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "tests start real programs and state figures")]
 
 use super::*;
-use crate::wire::dataplane::{Proxy, Resolver, Status, Told, Tunnel, TunnelPeer};
+use crate::wire::dataplane::{Proxy, Resolver, Status, Told, Tunnel, TunnelPeer, WIREGUARD_SOCKET};
 use state::model::{Name, NodeId, WireguardKey};
 use state::view::records::{Mesh, Protocol};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -187,8 +187,17 @@ async fn a_killed_data_plane_comes_up_alone_and_a_stopped_one_leaves_nothing() {
     assert!(b.child.wait().unwrap().success());
     assert!(!runs(&format!("ip -n {} link show hf0", b.ns)));
     let left: Vec<_> = std::fs::read_dir(b.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name == "wireguard.key" || name == "dataplane.lock"), "{left:?}");
+    let stays = ["wireguard.key", "dataplane.lock", HEARD];
+    assert!(left.iter().all(|name| stays.iter().any(|stays| name == stays)), "{left:?}");
     assert_eq!(client::status(b.dir.path()).await.unwrap(), None);
+
+    // A goes on with a session that B has no more; only B's call tells it, and B was told no endpoint of A.
+    b.restart();
+    b.answers().await;
+    client::tell(b.dir.path(), b.tunnel_to(&a, Ipv4Addr::new(10, 90, 0, 1), None)).await.unwrap();
+    run(&format!("ip -n {} addr add 10.90.0.2/16 dev hf0 && ip -n {} link set hf0 up", b.ns, b.ns));
+    let answered = (0..5).any(|_| runs(&format!("ip netns exec {} ping -c1 -W1 10.90.0.2", a.ns)));
+    assert!(answered, "A waits until its own session runs out");
 }
 
 #[tokio::test(flavor = "multi_thread")]

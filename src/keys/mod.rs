@@ -14,7 +14,7 @@ pub use appliance::{ApplianceKeys, fingerprint};
 pub use certificate::{CertificateAuthority, IssuedCertificate, P256Key, TlsIdentity, pin};
 pub use client::{ClientIdentity, ClientKey, NextClientKey};
 pub use node::{NodeKeys, PublicHalves};
-pub use recovery::{check_recovery, make_recovery};
+pub use recovery::{check_recovery, expect_recovery, make_recovery};
 
 use crate::files::{self, FileError};
 use ed25519_dalek::SigningKey as Ed25519;

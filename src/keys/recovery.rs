@@ -63,6 +63,12 @@ fn is_pending(dir: &Path, file: &Path) -> Result<bool, KeyError> {
     Ok(whole && public_half(*secret).as_bytes() == pending.as_slice())
 }
 
+/// Whether the public half is there and whole. Beside a store a missing one is an error: one made anew would not be the
+/// one that was handed out.
+pub fn expect_recovery(dir: &Path) -> Result<(), KeyError> {
+    super::read_bytes(&dir.join(PUBLIC)).map(drop)
+}
+
 /// Whether [`make_recovery`] could work, before anything is made: the directory may be absent still.
 pub fn check_recovery(dir: &Path, file: &Path) -> Result<(), KeyError> {
     let public = dir.join(PUBLIC);

@@ -197,7 +197,9 @@ fn the_recovery_identity_is_handed_out_once_and_fits_the_public_half() {
     let (outer, dir) = home();
     ApplianceKeys::make(&dir).unwrap();
     let file = outer.path().join("recovery.txt");
+    assert!(message(expect_recovery(&dir)).contains("recovery.pub"));
     make_recovery(&dir, &file).unwrap();
+    expect_recovery(&dir).unwrap();
     assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
     let text = std::fs::read_to_string(&file).unwrap();
     let secret = text.lines().find_map(|line| line.strip_prefix("hfr1_")).unwrap();

@@ -171,6 +171,7 @@ fn absent(read: Result<Vec<u8>, FileError>) -> Result<Option<Vec<u8>>, FileError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::testing::{name, node};
 
     #[test]
     fn an_unreadable_note_of_the_last_contact_is_none_and_an_unreadable_roster_is_named() {
@@ -184,5 +185,36 @@ mod tests {
         assert_eq!(directory.confirmed().unwrap(), None);
         let error = directory.roster().unwrap_err();
         assert!(error.to_string().contains("roster.json: is damaged"), "{error}");
+    }
+
+    #[test]
+    fn who_a_node_is_keeps_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path());
+        let file = NodeFile {
+            format: 1,
+            fleet: FleetId(uuid::Uuid::nil()),
+            fleet_name: name("lab"),
+            root_key: SigningKey::from_bytes([1; 32]),
+            ifname: "hf0".into(),
+            listen_port: 51820,
+            appliances: vec![TokenAppliance {
+                mesh: vec!["198.51.100.2:4300".parse().unwrap()],
+                pins: vec![Fingerprint::from_bytes([2; 32])],
+            }],
+            node: Some(node(0)),
+            name: name("web"),
+            site: None,
+        };
+        directory.keep_node(&file).unwrap();
+        let text = format!(
+            "{{\"format\":1,\"fleet\":\"00000000-0000-0000-0000-000000000000\",\"fleet_name\":\"lab\",\"root_key\":\"{}\",\
+             \"ifname\":\"hf0\",\"listen_port\":51820,\"appliances\":[{{\"mesh\":[\"198.51.100.2:4300\"],\"pins\":[\"{}\"]}}],\
+             \"node\":\"00000000-0000-0000-0000-000000000001\",\"name\":\"web\",\"site\":null}}",
+            "01".repeat(32),
+            "02".repeat(32),
+        );
+        assert_eq!(std::fs::read_to_string(directory.file("node.json")).unwrap(), text);
+        assert_eq!(directory.node().unwrap(), Some(file));
     }
 }

@@ -56,10 +56,7 @@ impl Failure {
     /// From a call that failed; `what` says what it was for unless the appliance said so.
     pub fn call(what: &str, error: CallError) -> Self {
         match error {
-            CallError::Refused(problem) => {
-                let Problem { title, detail, todo, code, .. } = *problem;
-                Self { code, what: title, why: detail, todo }
-            }
+            CallError::Refused(problem) => (*problem).into(),
             CallError::Unreachable(why) => Self::new(
                 "unreachable",
                 what,
@@ -71,6 +68,13 @@ impl Failure {
             }
             CallError::Disk(error) => Self::local(what, error),
         }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let Problem { title, detail, todo, code, .. } = problem;
+        Self { code, what: title, why: detail, todo }
     }
 }
 

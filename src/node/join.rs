@@ -6,7 +6,7 @@ use crate::node::directory::{Directory, NodeFile};
 use crate::node::failure::Failure;
 use crate::node::held::{Extent, Held};
 use crate::node::kernel::Netlink;
-use crate::node::kernel::names::{INTERFACE, INTERFACE_MAX, LISTEN_PORT};
+use crate::node::kernel::names::{INTERFACE, INTERFACE_MAX, LISTEN_PORT, is_interface_name};
 use crate::node::kernel::underlay::{self, Underlay};
 use crate::node::trust::Trust;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
@@ -217,12 +217,11 @@ fn refused(error: CallError, words: &str) -> Failure {
 
 /// Refuses what the kernel does not take as an interface's name.
 fn ifname(name: &str) -> Result<(), String> {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-    if name.is_empty() || name.len() > INTERFACE_MAX || name.contains(odd) || name == "." || name == ".." {
-        let shown: String = name.chars().take(64).collect();
-        return Err(format!("`{shown}` is not an interface name of 1 to {INTERFACE_MAX} characters"));
+    if is_interface_name(name) {
+        return Ok(());
     }
-    Ok(())
+    let shown: String = name.chars().take(64).collect();
+    Err(format!("`{shown}` is not an interface name of 1 to {INTERFACE_MAX} characters"))
 }
 
 fn host_name() -> Result<Name, Failure> {

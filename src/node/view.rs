@@ -5,11 +5,10 @@ use crate::node::agent::Report;
 use crate::node::directory::NodeFile;
 use crate::node::kernel::wireguard::{Backend, PeerSeen};
 use crate::node::upkeep::Seen;
-use crate::wire::operator::{AgentView, LivenessWord, PeerView, SCHEMA, ServiceView};
-use crate::wire::peers::ClaimVerdict;
+use crate::wire::operator::{AgentView, PeerView, SCHEMA, ServiceView};
 use state::model::{Endpoint, Millis, Name, Revision, WireguardKey};
 use state::topology::{self, Path};
-use state::view::records::{Epoch, Liveness, NodeRecord, ServiceRecord, Verdict};
+use state::view::records::{Epoch, NodeRecord, ServiceRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is shown, taken at one moment.
@@ -129,11 +128,7 @@ fn peer(
         received_bytes: seen.filter(|_| direct).map(|seen| seen.received),
         sent_bytes: seen.filter(|_| direct).map(|seen| seen.sent),
         handshake_age_seconds: seen.and_then(|seen| age(seen, now)),
-        liveness: Some(match other.liveness {
-            Liveness::Here => LivenessWord::Here,
-            Liveness::OutOfTouch { .. } => LivenessWord::OutOfTouch,
-            Liveness::NeverSpoken => LivenessWord::NeverSpoken,
-        }),
+        liveness: Some(other.liveness.into()),
     }
 }
 
@@ -161,10 +156,7 @@ fn service(service: &ServiceRecord) -> ServiceView {
         name: service.name.clone(),
         protocol: service.protocol,
         port: service.port,
-        verdict: match &service.verdict {
-            Verdict::Routed => ClaimVerdict::Routed,
-            Verdict::Contested { with } => ClaimVerdict::Contested { with: with.clone() },
-        },
+        verdict: service.verdict.clone().into(),
     }
 }
 

@@ -1,7 +1,6 @@
 //! The accept loop: who may connect, for how long, and how it ends.
 //!
-//! `axum::serve` installs no timer, so its header deadline never fires; here every phase of a connection has one. A
-//! handshake runs in the connection's own task, so a slow one delays nobody.
+//! A handshake runs in the connection's own task, so a slow one delays nobody.
 
 use crate::limits;
 use crate::listen::stop::Stop;

@@ -42,13 +42,15 @@ pub async fn open(dir: &Path, config: &Config, recovery: &Path) -> anyhow::Resul
     if !has_store {
         refuse_overlap(config)?;
     }
-    if !has_recovery() && !recovery.starts_with(dir) {
+    if !has_store && !has_recovery() && !recovery.starts_with(dir) {
         keys::check_recovery(dir, recovery)?;
     }
     let keys = if has_store { ApplianceKeys::read(dir)? } else { ApplianceKeys::make(dir)? };
     let lock = files::lock(dir, "appliance")?;
     files::remove_staged(dir)?;
-    if !has_recovery() {
+    if has_store {
+        keys::expect_recovery(dir)?;
+    } else if !has_recovery() {
         keys::make_recovery(dir, recovery)?;
     }
     let id = appliance_id(&keys);
@@ -203,7 +205,7 @@ fn roster(
             may_lead: true,
         }],
     };
-    let document = String::from_utf8(state::to_bytes(&roster)).expect("JSON is UTF-8");
+    let document = state::to_text(&roster);
     let Signed { document, signature } = Signed::sign(&keys.root, Kind::Roster, document);
     RosterText { revision, document, signature }
 }

@@ -79,7 +79,7 @@ impl Received {
 
 /// An answer of 200 with this document.
 pub fn ok<T: Serialize>(document: &T) -> Answer {
-    Answer { status: 200, body: String::from_utf8(state::to_bytes(document)).expect("JSON is UTF-8") }
+    Answer { status: 200, body: state::to_text(document) }
 }
 
 /// An answer of 204: there is nothing to say.
@@ -98,7 +98,7 @@ pub fn respond(result: Result<Answer, Refused>) -> Response {
 /// A refusal as it goes out.
 pub fn refuse(refused: &Refused) -> Response {
     tracing::debug!(code = refused.code, status = refused.status, detail = refused.detail, "refused");
-    let body = String::from_utf8(state::to_bytes(refused)).expect("JSON is UTF-8");
+    let body = state::to_text(refused);
     let mut response = json(refused.status, "application/problem+json", body);
     if matches!(refused.status, 429 | 503) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -40,7 +40,8 @@ pub fn router(appliance: Arc<Appliance>, stop: Stop) -> Router {
         .with_state(Mesh { appliance, stop })
 }
 
-async fn health() -> Response {
+/// Whether the process answers at all.
+pub async fn health() -> Response {
     json(200, "application/json", "{\"status\":\"ok\"}")
 }
 

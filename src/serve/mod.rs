@@ -17,7 +17,7 @@ pub mod tls;
 mod verdicts;
 mod watch;
 
-pub use run::{Options, init, run};
+pub use run::{Options, RECOVERY, init, run};
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 use state::model::{Endpoint, Name, NodeId};
 use state::subject::enrolment::{AddNode, Command};
 use state::subject::nodes::Node;
+use state::subject::services::in_space;
 use state::{Actor, Role, State};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -169,9 +170,7 @@ fn free_name(state: &State) -> Name {
     let label = host.split('.').next().unwrap_or_default().to_owned();
     let wished = Name::new(&label).ok().and_then(|name| name.unreserved().ok());
     let numbered = (1..=u32::MAX).filter_map(|n| Name::new(&format!("box-{n}")).ok());
-    let free = |name: &Name| {
-        !state.nodes.by_name.contains_key(name) && !state.services.claims.keys().any(|pair| pair.space == *name)
-    };
+    let free = |name: &Name| !state.nodes.by_name.contains_key(name) && in_space(state, name).next().is_none();
     wished.into_iter().chain(numbered).find(free).expect("one of so many names is free")
 }
 

@@ -4,7 +4,7 @@ use crate::listen::stop::Stop;
 use crate::serve::accept::serve_plain;
 use crate::serve::appliance::Appliance;
 use crate::serve::http::json;
-use crate::serve::mesh::no_route;
+use crate::serve::mesh::{health, no_route};
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::response::Response;
@@ -21,10 +21,6 @@ pub(super) async fn serve(listener: TcpListener, appliance: Arc<Appliance>, stop
         .method_not_allowed_fallback(no_route)
         .with_state(appliance);
     serve_plain(listener, router, stop).await;
-}
-
-async fn health() -> Response {
-    json(200, "application/json", "{\"status\":\"ok\"}")
 }
 
 async fn ready(Shared(appliance): Shared<Arc<Appliance>>) -> Response {

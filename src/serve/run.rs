@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 /// The file of the recovery identity where no other was named.
-const RECOVERY: &str = "recovery.txt";
+pub const RECOVERY: &str = "recovery.txt";
 
 /// Founds a fleet in an empty directory and gives the pin of its appliance. A directory that holds one is refused.
 /// Where no file is named, the recovery identity goes into the directory itself.

@@ -1,4 +1,4 @@
-//! Once a second: who has fallen silent becomes a change; who is not a node any more is forgotten.
+//! Once a second: who has fallen silent becomes a change.
 
 use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change, now};

@@ -8,6 +8,9 @@ use state::view::records::{Mesh, NodeRecord, Protocol};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+/// The control socket of the userspace WireGuard device, in the state directory.
+pub const WIREGUARD_SOCKET: &str = "wireguard.sock";
+
 /// A request of the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -43,8 +46,7 @@ pub struct Told {
     pub proxies: Vec<Proxy>,
 }
 
-/// A userspace WireGuard device on a persistent TUN interface, with its control socket at `wireguard.sock` in the state
-/// directory. The peers here are what the device begins with after a restart; while it runs they are changed there.
+/// A userspace WireGuard device on a persistent TUN interface, with its control socket at [`WIREGUARD_SOCKET`]. The peers here are what the device begins with after a restart; while it runs they are changed there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tunnel {
     /// Interface name, at most 15 characters.

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// What a machine sends with its token. The request is signed like every other write, so the signing key is proven;
 /// the client key is proven by its certificate signing request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnrolRequest {
     /// The fleet that the token names.
@@ -31,8 +31,15 @@ pub struct EnrolRequest {
     pub agent_version: String,
 }
 
+impl std::fmt::Debug for EnrolRequest {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EnrolRequest").field("signing_key", &self.signing_key).finish_non_exhaustive()
+    }
+}
+
 /// What a machine is told when it has been let in, by token or on the admission list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolled {
     /// Its id, for ever.
     pub node: NodeId,
@@ -51,4 +58,45 @@ pub struct Enrolled {
     pub roster: Signed,
     /// Heads and records of its scopes.
     pub peers: PeerList,
+}
+
+impl std::fmt::Debug for Enrolled {
+    /// Without the bearer secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enrolled").field("node", &self.node).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use state::model::FleetId;
+
+    #[test]
+    fn no_secret_is_shown() {
+        let secret = "5e".repeat(32);
+        let request = EnrolRequest {
+            audience: FleetId(uuid::Uuid::from_u128(1)),
+            secret: secret.clone(),
+            signing_key: SigningKey::from_bytes([1; 32]),
+            wireguard_key: WireguardKey::from_bytes([2; 32]),
+            sealing_key: SealingKey::from_bytes([3; 32]),
+            certificate_request: "AAAA".into(),
+            listen_port: 51820,
+            local_endpoints: vec![],
+            agent_version: "1".into(),
+        };
+        let enrolled = Enrolled {
+            node: NodeId(uuid::Uuid::from_u128(2)),
+            name: Name::new("web").unwrap(),
+            address: Ipv4Addr::new(10, 90, 0, 2),
+            address6: None,
+            mesh_token: secret.clone(),
+            client_certificate: String::new(),
+            roster: Signed { document: String::new(), signature: String::new() },
+            peers: PeerList::default(),
+        };
+        let shown = format!("{request:?} {enrolled:?}");
+        assert!(shown.contains(&"01".repeat(32)) && !shown.contains(&secret), "{shown}");
+    }
 }

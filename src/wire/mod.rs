@@ -5,6 +5,8 @@
 
 pub mod dataplane;
 pub mod enrol;
+#[cfg(test)]
+mod golden;
 pub mod jobs;
 pub mod operator;
 pub mod peers;

@@ -40,7 +40,7 @@ use crate::wire::peers::ClaimVerdict;
 use serde::{Deserialize, Serialize};
 use state::model::{ApplianceId, Endpoint, Fingerprint, FleetId, JobId, Name, NodeId, Prefix, Revision, SigningKey};
 use state::subject::jobs::{Lane, Outcome, Spec};
-use state::view::records::{Epoch, Protocol};
+use state::view::records::{Epoch, Liveness, Protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The version of the documents here. A change that takes a key away or alters its meaning raises it.
@@ -157,6 +157,16 @@ pub enum LivenessWord {
     OutOfTouch,
     /// Never.
     NeverSpoken,
+}
+
+impl From<Liveness> for LivenessWord {
+    fn from(liveness: Liveness) -> Self {
+        match liveness {
+            Liveness::Here => Self::Here,
+            Liveness::OutOfTouch { .. } => Self::OutOfTouch,
+            Liveness::NeverSpoken => Self::NeverSpoken,
+        }
+    }
 }
 
 /// One published service of a node.

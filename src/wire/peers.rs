@@ -5,9 +5,10 @@ use crate::wire::signed::Signed;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use state::model::{Endpoint, Fingerprint, FleetId, Millis, Name, NodeId, Revision, SealingKey, WireguardKey};
-use state::view::records::{Epoch, Protocol};
+use state::view::records::{Epoch, Protocol, Verdict};
 
-/// The bearer's name in `Authorization: Bearer <mesh token>`, lower-case as HTTP libraries give it.
+/// The key that signs the request, 64 hexadecimal digits. Beside it goes `Authorization: Bearer <mesh token>`. Names are
+/// in lower case, as HTTP libraries give them.
 pub const HEADER_KEY: &str = "holdfast-key";
 /// Unix milliseconds, decimal.
 pub const HEADER_TIMESTAMP: &str = "holdfast-timestamp";
@@ -126,6 +127,15 @@ pub enum ClaimVerdict {
         /// Why, in words.
         why: String,
     },
+}
+
+impl From<Verdict> for ClaimVerdict {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Routed => Self::Routed,
+            Verdict::Contested { with } => Self::Contested { with },
+        }
+    }
 }
 
 /// A claim and its verdict.

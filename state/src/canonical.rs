@@ -30,3 +30,11 @@ pub fn hash_of(domain: &[u8], parts: &[&[u8]]) -> Hash {
 pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("a stored type must have a JSON form")
 }
+
+/// The same as text.
+///
+/// # Panics
+/// As [`to_bytes`].
+pub fn to_text<T: Serialize>(value: &T) -> String {
+    String::from_utf8(to_bytes(value)).expect("JSON is UTF-8")
+}

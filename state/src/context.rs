@@ -1,4 +1,5 @@
-//! Who asks, with what right, when, and with which random bytes: the only way time and chance reach a decision.
+//! Who asks, with what right, and when: the only way time reaches a decision. Chance comes in the commands, as ids and
+//! hashes of secrets that were made outside.
 
 use crate::model::{Millis, Name, NodeId, OrgName, RequestId, SigningKey};
 use serde::{Deserialize, Serialize};

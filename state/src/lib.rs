@@ -4,8 +4,8 @@
 //! journal, made durable, *applied*, and published as a new immutable state; everything anyone reads is a **view**, a
 //! pure function of that state.
 //!
-//! This crate has no runtime, no socket, no clock and no source of randomness: time and chance arrive in [`Context`].
-//! It is the only crate that names redb.
+//! This crate has no runtime, no socket, no clock and no source of randomness: time arrives in [`Context`], chance in the
+//! commands. It is the only crate that names redb.
 //!
 //! Table of contents: [`subject`] lists what a fleet is made of; [`view`] what is shown of it; [`topology`] who peers
 //! with whom; [`store`] how it is kept.
@@ -22,7 +22,7 @@ pub mod subject;
 pub mod topology;
 pub mod view;
 
-pub use canonical::{Hash, hash_of, to_bytes};
+pub use canonical::{Hash, hash_of, to_bytes, to_text};
 pub use command::{Command, decide};
 pub use context::{Actor, Context, Role};
 pub use event::Event;

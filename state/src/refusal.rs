@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// The stable code of a refusal, as the API and the CLI show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum Code {
     /// Something in the request is malformed or not allowed there.
     Invalid,

@@ -131,19 +131,18 @@ async fn send(
 ) -> Result<Response<Incoming>, String> {
     let mut kept = upstream.lock().await;
     let mut request = request;
-    if let Some((to, sender)) = kept.as_mut().filter(|(to, _)| *to == target) {
-        debug_assert_eq!(*to, target);
-        if sender.ready().await.is_ok() {
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => {
-                        *kept = None;
-                        return Err(error.into_error().to_string());
-                    }
-                },
-            }
+    if let Some((_, sender)) = kept.as_mut().filter(|(to, _)| *to == target)
+        && sender.ready().await.is_ok()
+    {
+        match sender.try_send_request(request).await {
+            Ok(response) => return Ok(response),
+            Err(mut error) => match error.take_message() {
+                Some(unsent) => request = unsent,
+                None => {
+                    *kept = None;
+                    return Err(error.into_error().to_string());
+                }
+            },
         }
     }
     *kept = None;

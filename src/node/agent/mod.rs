@@ -362,7 +362,7 @@ impl Agent {
                 let passing = problem.status >= 500 || problem.status == 429;
                 if !passing {
                     self.contact.next = at.boot + jittered(limits::RETRY_MAX, at.chance);
-                    self.answer_all(&Outcome::Failed(of(&problem)), out);
+                    self.answer_all(&Outcome::Failed(Problem::clone(&problem).into()), out);
                 }
                 let Problem { title, detail, code, .. } = *problem;
                 self.warn(format!("register was refused: {title}: {detail} ({code})"), out);
@@ -547,15 +547,6 @@ impl Agent {
 
 /// Different warnings remembered so that each is told once.
 const WARNINGS: usize = 256;
-
-fn of(problem: &Problem) -> Failure {
-    Failure {
-        code: problem.code.clone(),
-        what: problem.title.clone(),
-        why: problem.detail.clone(),
-        todo: problem.todo.clone(),
-    }
-}
 
 /// `base`, give or take a tenth.
 fn jittered(base: Duration, chance: u32) -> Duration {

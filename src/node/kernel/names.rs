@@ -6,6 +6,12 @@ use state::model::NodeId;
 pub const INTERFACE: &str = "hf0";
 /// The longest interface name: `IFNAMSIZ` (linux/if.h) without the closing zero.
 pub const INTERFACE_MAX: usize = 15;
+/// Whether the kernel takes this as an interface's name (`dev_valid_name` of net/core/dev.c).
+pub fn is_interface_name(name: &str) -> bool {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
+    (1..=INTERFACE_MAX).contains(&name.len()) && !name.contains(odd) && name != "." && name != ".."
+}
+
 /// The tunnel's UDP port, unless another was asked for.
 pub const LISTEN_PORT: u16 = 51820;
 /// `rtm_protocol` of our routes: unassigned in linux/rtnetlink.h and in iproute2's rt_protos.
@@ -16,8 +22,6 @@ pub const MESH_TABLE: &str = "holdfast_mesh";
 pub const MARK_CHAIN: &str = "node_";
 /// The comment of the one rule that is put into an iptables chain of somebody else.
 pub const FOREIGN_RULE_COMMENT: &str = "holdfast";
-/// The control socket of a userspace WireGuard device, in the state directory.
-pub const WIREGUARD_SOCKET: &str = "wireguard.sock";
 
 /// What marks an object of the mesh as this node's: the alias of its link, the comment of its firewall rules.
 #[derive(Clone, Debug, PartialEq, Eq)]

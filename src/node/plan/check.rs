@@ -1,7 +1,7 @@
 //! What must hold of a desired state before any of it is applied, whoever it came from.
 
 use super::Desired;
-use crate::node::kernel::names::INTERFACE_MAX;
+use crate::node::kernel::names::is_interface_name;
 use ipnet::IpNet;
 use state::model::WireguardKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,10 +46,8 @@ pub enum Unsound {
 
 /// Proves that allowed addresses are disjoint, inside the mesh prefixes and not the node's own.
 pub fn check(desired: &Desired) -> Result<(), Unsound> {
-    let name = desired.ifname.as_str();
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-    if !(1..=INTERFACE_MAX).contains(&name.len()) || name.contains(odd) || name == "." || name == ".." {
-        return Err(Unsound::Ifname(name.chars().take(64).collect()));
+    if !is_interface_name(&desired.ifname) {
+        return Err(Unsound::Ifname(desired.ifname.chars().take(64).collect()));
     }
     for address in desired.addresses() {
         if !desired.prefixes().any(|prefix| prefix.contains(&address)) {

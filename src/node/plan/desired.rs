@@ -2,14 +2,13 @@
 
 use crate::wire::dataplane::TunnelPeer;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use state::model::Prefix;
 use state::view::records::Protocol;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// The mesh interface with all that belongs to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// Interface name, at most 15 characters: `hf0`.
     pub ifname: String,
@@ -48,7 +47,7 @@ impl Desired {
 }
 
 /// What may come in over the mesh interface beside established connections and ICMP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewall {
     /// Everything may.
     pub open: bool,
@@ -57,7 +56,7 @@ pub struct Firewall {
 }
 
 /// One port that is open to the mesh.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Opening {
     /// TCP or UDP (`Http` counts as TCP).
     pub protocol: Protocol,

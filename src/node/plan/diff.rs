@@ -2,16 +2,14 @@
 //! adding before removing.
 
 use super::{Desired, Foreign, Observed, Ruleset, Step, What, foreign};
+use crate::limits;
 use crate::node::kernel::foreign_forward::Family;
 use crate::node::kernel::wireguard::{Backend, Device, DeviceStep, PeerChange, PeerSeen};
 use crate::wire::dataplane::TunnelPeer;
 use ipnet::IpNet;
 use state::model::Millis;
 use std::collections::BTreeSet;
-
-/// How old a handshake must be before a peer's endpoint is set again, milliseconds: `REJECT_AFTER_TIME` of the WireGuard
-/// paper, section 6.1. A younger one proves that the device has the better address, learnt by roaming.
-const ROAMING: u64 = 180_000;
+use std::time::Duration;
 
 /// What must be done, and what cannot be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +63,7 @@ fn firewall(desired: &Desired, seen: &Observed, steps: &mut Vec<Step>) {
                 steps.push(Step::ChangeOpenings { close, open });
             }
         }
-        _ => steps.push(Step::ReplaceTable),
+        Some(_) | None => steps.push(Step::ReplaceTable),
     }
 }
 
@@ -141,7 +139,8 @@ fn change(wanted: &TunnelPeer, seen: Option<&PeerSeen>, now: Millis) -> Option<P
         let keepalive = Some(wanted.keepalive);
         return Some(PeerChange { key, allowed: Some(allowed), endpoint: wanted.endpoint, keepalive });
     };
-    let fresh = seen.handshake.is_some_and(|at| now.since(at) < ROAMING);
+    // A session that lives proves that the device has the better address, learnt by roaming.
+    let fresh = seen.handshake.is_some_and(|at| Duration::from_millis(now.since(at)) < limits::SESSION);
     let endpoint = wanted.endpoint.filter(|wanted| match seen.endpoint {
         Some(present) => present != *wanted && !fresh,
         None => true,

@@ -2,6 +2,7 @@
 
 use super::Element;
 use crate::node::kernel::foreign_forward::Family;
+use crate::node::kernel::names::MESH_TABLE;
 use crate::node::kernel::wireguard::{DeviceStep, PeerChange};
 use crate::node::ledger::{Key, Kind};
 use ipnet::IpNet;
@@ -95,7 +96,7 @@ impl Step {
     /// The object that it changes.
     pub fn key(&self, ifname: &str) -> Key {
         match self {
-            Self::ReplaceTable | Self::ChangeOpenings { .. } => Key::mesh(Kind::Table, "holdfast_mesh"),
+            Self::ReplaceTable | Self::ChangeOpenings { .. } => Key::mesh(Kind::Table, MESH_TABLE),
             Self::DeleteLink { name, .. } => Key::mesh(Kind::Link, name),
             Self::CreateLink | Self::MarkLink | Self::SetMtu(_) | Self::SetUp => Key::mesh(Kind::Link, ifname),
             Self::AddAddress(net) | Self::RemoveAddress(net) => Key::mesh(Kind::Address, net),
@@ -113,7 +114,7 @@ impl Step {
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ReplaceTable => f.write_str("firewall: put the table holdfast_mesh in place"),
+            Self::ReplaceTable => write!(f, "firewall: put the table {MESH_TABLE} in place"),
             Self::ChangeOpenings { close, open } => {
                 f.write_str("firewall:")?;
                 close.iter().try_for_each(|element| write!(f, " close {element}"))?;

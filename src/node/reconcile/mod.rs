@@ -4,12 +4,13 @@
 mod apply;
 mod observe;
 
-use super::kernel::names::{Mark, WIREGUARD_SOCKET};
+use super::kernel::names::Mark;
 use super::kernel::wireguard::{self, Backend, PeerSeen, PrivateKey, WireGuard};
 use super::kernel::{KernelError, Netlink, underlay};
 use super::ledger::{Key, Kind, Ledger};
 use super::plan::{Desired, Foreign, Observed, Plan, Step, Unsound, check, foreign, plan};
 use crate::files::FileError;
+use crate::wire::dataplane::WIREGUARD_SOCKET;
 use state::model::{NodeId, WireguardKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -142,7 +143,20 @@ impl Reconciler {
                 Some((step.key(&desired.ifname), value))
             }
             Step::AllowForward(..) => Some((step.key(&desired.ifname), "no rule of ours".into())),
-            _ => None,
+            Step::ReplaceTable
+            | Step::ChangeOpenings { .. }
+            | Step::DeleteLink { .. }
+            | Step::CreateLink
+            | Step::MarkLink
+            | Step::SetMtu(_)
+            | Step::SetUp
+            | Step::AddAddress(_)
+            | Step::RemoveAddress(_)
+            | Step::Device(_)
+            | Step::AddRoute(_)
+            | Step::RemoveRoute(_)
+            | Step::RestoreSysctl { .. }
+            | Step::WithdrawForward { .. } => None,
         });
         self.ledger.intend(keys, before.collect::<Vec<_>>())
     }

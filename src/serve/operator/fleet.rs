@@ -1,6 +1,6 @@
 //! `status` and `mesh ls`.
 
-use super::{Call, views};
+use super::Call;
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, from_decision};
 use crate::clock::rfc3339;
@@ -26,7 +26,7 @@ pub(super) async fn mesh(call: Call) -> Result<Answer, Refused> {
             hub: node.hub,
             endpoints: node.endpoints.iter().chain(own).cloned().collect(),
             local_endpoints: member.local_endpoints.clone(),
-            liveness: views::word(&liveness(node)),
+            liveness: liveness(node).into(),
         })
     });
     Ok(ok(&MeshView {

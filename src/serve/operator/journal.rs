@@ -28,7 +28,13 @@ pub(super) async fn page(call: Call) -> Result<Answer, Refused> {
     let state = call.state();
     let after = after.unwrap_or(state.revision.0.saturating_sub(limit));
     let length = usize::try_from(limit).expect("a page is short");
-    let read = call.appliance.handle.journal(Revision(after + 1), length).await.map_err(unread)?.map_err(unread)?;
+    let read = call
+        .appliance
+        .handle
+        .journal(Revision(after.saturating_add(1)), length)
+        .await
+        .map_err(unread)?
+        .map_err(unread)?;
     let changes = read.iter().flat_map(|batch| batch.changes.iter().map(|change| (batch.time, change)));
     let changes = changes.filter(|(_, change)| change.change.0 > after).take(length);
     Ok(ok(&JournalPage {

@@ -3,30 +3,14 @@
 use crate::authority::records::Records;
 use crate::clock::rfc3339;
 use crate::serve::appliance::Appliance;
-use crate::wire::operator::{DrainView, LivenessWord, NodeView, ServiceView};
-use crate::wire::peers::ClaimVerdict;
+use crate::wire::operator::{DrainView, NodeView, ServiceView};
 use state::State;
 use state::model::{Endpoint, Millis};
 use state::subject::nodes::Node;
 use state::subject::services::verdict;
-use state::view::records::{Liveness, Verdict};
+use state::view::records::Liveness;
 use state::view::status::liveness;
 use std::net::SocketAddr;
-
-pub(super) const fn word(liveness: &Liveness) -> LivenessWord {
-    match liveness {
-        Liveness::Here => LivenessWord::Here,
-        Liveness::OutOfTouch { .. } => LivenessWord::OutOfTouch,
-        Liveness::NeverSpoken => LivenessWord::NeverSpoken,
-    }
-}
-
-fn judged(verdict: Verdict) -> ClaimVerdict {
-    match verdict {
-        Verdict::Routed => ClaimVerdict::Routed,
-        Verdict::Contested { with } => ClaimVerdict::Contested { with },
-    }
-}
 
 pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeView {
     let soft = appliance.authority.soft();
@@ -40,7 +24,7 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
             name: pair.name.clone(),
             protocol: port.protocol,
             port: port.port,
-            verdict: judged(verdict(state, node.id, pair)),
+            verdict: verdict(state, node.id, pair).into(),
         })
         .collect();
     let mut spaces: Vec<_> = services.iter().map(|service| service.space.clone()).collect();
@@ -64,7 +48,7 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         address: member.map(|member| member.address),
         address6: None,
         endpoint: declared.or_else(observed),
-        liveness: word(&liveness(node)),
+        liveness: liveness(node).into(),
         last_seen: seen.map(|at: Millis| rfc3339(at)),
         spaces,
         services,

@@ -129,8 +129,6 @@ pub enum Command {
         key: SigningKey,
         /// Its id.
         node: NodeId,
-        /// Sequence number of the request.
-        seq: u64,
     },
     /// An operator removes a node.
     Remove {
@@ -254,7 +252,7 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Resu
             .filter(|(id, liveness)| member(state, *id).is_some_and(|m| m.liveness != *liveness))
             .map(|(node, liveness)| Event::LivenessChanged { node, liveness }.into())
             .collect()),
-        Command::Leave { key, node, seq: _ } => match state.nodes.by_key.get(&key) {
+        Command::Leave { key, node } => match state.nodes.by_key.get(&key) {
             Some(id) if *id == node => Ok(vec![Event::Departed { node, reason: Gone::Left }.into()]),
             Some(_) | None => Err(not_admitted(&key)),
         },
@@ -310,7 +308,7 @@ fn decide_register(state: &State, register: Register) -> Result<Vec<crate::Event
         .get(&id)
         .and_then(|n| n.member.as_ref().map(|m| (n, m)))
         .ok_or_else(|| not_admitted(&register.key))?;
-    refuse_held_wireguard(state, Some(id), &register.wireguard_key)?;
+    refuse_held_wireguard(state, id, &register.wireguard_key)?;
     let endpoints: Vec<Endpoint> =
         register.endpoints.into_iter().filter(|e| e.socket().is_some_and(|s| s.ip() == register.source)).collect();
     let mut events: Vec<crate::Event> = Vec::new();
@@ -374,8 +372,8 @@ pub fn not_admitted(key: &SigningKey) -> Refusal {
 }
 
 /// Refuses a tunnel key that another node has.
-pub(crate) fn refuse_held_wireguard(state: &State, own: Option<NodeId>, key: &WireguardKey) -> Result<(), Refusal> {
-    match state.nodes.by_wireguard.get(key).filter(|id| Some(**id) != own).and_then(|id| state.nodes.all.get(id)) {
+pub(crate) fn refuse_held_wireguard(state: &State, own: NodeId, key: &WireguardKey) -> Result<(), Refusal> {
+    match state.nodes.by_wireguard.get(key).filter(|id| **id != own).and_then(|id| state.nodes.all.get(id)) {
         None => Ok(()),
         Some(holder) => Err(Refusal::new(
             Code::Held,

@@ -1,7 +1,7 @@
 //! What nodes are told about each other: one record a node, and per scope a head over its records.
 //!
 //! The types here are documents that are signed, sent, stored by nodes and verified again at their next start. They
-//! only grow: a field is added with a default, none is renamed or removed (golden bytes in `tests/golden`).
+//! only grow: a field is added with a default, none is renamed or removed (golden bytes in `state/tests/golden/`).
 
 use crate::model::{
     ApplianceId, Endpoint, Fingerprint, Millis, Name, NodeId, Revision, SealingKey, SigningKey, WireguardKey,

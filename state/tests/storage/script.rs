@@ -51,7 +51,7 @@ fn commands() -> Vec<Command> {
     all.push(nodes::Command::Judge { verdicts: vec![(id(1), silent)] }.into());
     let key = SigningKey::from_bytes([16; 32]);
     all.push(enrolment::Command::Replace { key, name: name("n6"), live: false }.into());
-    all.push(nodes::Command::Leave { key: SigningKey::from_bytes([3; 32]), node: id(3), seq: 9 }.into());
+    all.push(nodes::Command::Leave { key: SigningKey::from_bytes([3; 32]), node: id(3) }.into());
     all.push(remove(4, true, false).into());
     all.push(nodes::Command::Revoke { target: nodes::RevokeTarget::Name(name("n5")) }.into());
     all.push(submit(1, 1..=3).into());

@@ -214,16 +214,18 @@ fn decide_join(state: &State, join: Join, context: &Context) -> Result<Vec<crate
             "use a state directory of its own for each node",
         ));
     }
-    nodes::refuse_held_wireguard(state, Some(node), &join.wireguard_key)?;
+    nodes::refuse_held_wireguard(state, node, &join.wireguard_key)?;
     let held = state.nodes.all.get(&node).and_then(|n| n.member.as_ref()).map(|m| m.address);
-    let address = held.or_else(|| state.nodes.allocate(fleet.mesh_prefix, &join.signing_key, hub_of_appliance)).ok_or_else(|| {
-        Refusal::new(
-            Code::AddressPoolExhausted,
-            "the machine was not let in",
-            format!("all {} addresses of {} are in use", fleet.mesh_prefix.host_count(), fleet.mesh_prefix),
-            "`holdfast node rm` of a node that is gone frees its address; `holdfast mesh grow` takes a larger prefix",
-        )
-    })?;
+    let address = held
+        .or_else(|| state.nodes.allocate(fleet.mesh_prefix, &join.signing_key, hub_of_appliance))
+        .ok_or_else(|| {
+            Refusal::new(
+                Code::AddressPoolExhausted,
+                "the machine was not let in",
+                format!("all {} addresses of {} are in use", fleet.mesh_prefix.host_count(), fleet.mesh_prefix),
+                "`holdfast node rm` of a node that is gone frees its address",
+            )
+        })?;
     events.push(
         Event::Joined(Joined {
             node,
