@@ -167,7 +167,9 @@ fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -
     let due = |(lane, due, _): &(jobs::Lane, Millis, JobId)| {
         asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at)
     };
-    silent && board.leased.is_empty() && !board.queued.iter().any(due)
+    let given =
+        |id: &JobId| state.jobs.all.get(id).is_some_and(|job| asked.lane.is_none_or(|asked| asked == job.spec.lane()));
+    silent && !board.leased.iter().any(given) && !board.queued.iter().any(due)
 }
 
 fn expired() -> Refused {
