@@ -145,7 +145,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 /// have two names, and [`read_secret`] would rightly refuse it.
 pub fn create_once(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
     let (dir, name) = split(path)?;
-    let staged = stage(&dir, path, bytes, 0o600)?;
+    let (staged, _locked) = stage(&dir, path, bytes, 0o600)?;
     match renameat_with(&dir, &staged, &dir, name, RenameFlags::NOREPLACE) {
         Ok(()) => {
             rustix::fs::fsync(&dir).map_err(io(path, "syncing its directory"))?;
@@ -162,7 +162,7 @@ pub fn create_once(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
 /// old bytes or the new.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let (dir, name) = split(path)?;
-    let staged = stage(&dir, path, bytes, 0o600)?;
+    let (staged, _locked) = stage(&dir, path, bytes, 0o600)?;
     renameat(&dir, &staged, &dir, name).map_err(io(path, "replacing"))?;
     rustix::fs::fsync(&dir).map_err(io(path, "syncing its directory"))
 }
@@ -193,13 +193,24 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Removes the staged copies that killed processes left in a directory; they may hold secrets. Only for whoever is the
-/// directory's one writer.
+/// Removes the staged copies that killed processes left in a directory; they may hold secrets. One that is locked is
+/// somebody's at work.
 pub fn remove_staged(dir: &Path) -> Result<(), FileError> {
     for entry in std::fs::read_dir(dir).map_err(std_io(dir, "listing the directory"))? {
         let entry = entry.map_err(std_io(dir, "listing the directory"))?;
-        if entry.file_name().to_string_lossy().starts_with(STAGED) {
-            remove(&entry.path())?;
+        if !entry.file_name().to_string_lossy().starts_with(STAGED) {
+            continue;
+        }
+        let path = entry.path();
+        let fd = match open(&path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::NOENT) => continue,
+            Err(errno) => return Err(io(&path, "opening")(errno)),
+        };
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => remove(&path)?,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(io(&path, "locking")(errno)),
         }
     }
     Ok(())
@@ -249,19 +260,27 @@ fn split(path: &Path) -> Result<(OwnedFd, &std::ffi::OsStr), FileError> {
     Ok((dir, name))
 }
 
-/// Writes and syncs a copy under a name of its own; gives that name.
-fn stage(dir: &OwnedFd, path: &Path, bytes: &[u8], mode: u32) -> Result<String, FileError> {
-    let staged = format!("{STAGED}{}", hex::encode(crate::entropy::bytes::<8>()));
+/// Writes and syncs a copy under a name of its own. It is locked as long as the file that comes with its name is kept, so
+/// that [`remove_staged`] leaves it alone.
+fn stage(dir: &OwnedFd, path: &Path, bytes: &[u8], mode: u32) -> Result<(String, File), FileError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = openat(dir, &staged, flags, Mode::from_raw_mode(mode)).map_err(io(path, "staging"))?;
-    let mut file = File::from(fd);
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    if let Err(error) = written {
-        // The staged copy is of no use to anybody; the error that matters is the first one.
-        let _ = unlinkat(dir, &staged, AtFlags::empty());
-        return Err(std_io(path, "writing")(error));
+    loop {
+        let staged = format!("{STAGED}{}", hex::encode(crate::entropy::bytes::<8>()));
+        let fd = openat(dir, &staged, flags, Mode::from_raw_mode(mode)).map_err(io(path, "staging"))?;
+        flock(&fd, FlockOperation::LockExclusive).map_err(io(path, "locking the staged copy"))?;
+        if fstat(&fd).map_err(io(path, "looking at the staged copy"))?.st_nlink == 0 {
+            // Taken for a killed process's between its making and its lock.
+            continue;
+        }
+        let mut file = File::from(fd);
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        if let Err(error) = written {
+            // The staged copy is of no use to anybody; the error that matters is the first one.
+            let _ = unlinkat(dir, &staged, AtFlags::empty());
+            return Err(std_io(path, "writing")(error));
+        }
+        return Ok((staged, file));
     }
-    Ok(staged)
 }
 
 #[cfg(test)]
@@ -312,9 +331,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         replace(&dir.path().join("signing.key"), b"kept").unwrap();
         std::fs::write(dir.path().join(format!("{STAGED}07")), b"left").unwrap();
-        remove_staged(dir.path()).unwrap();
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["signing.key"]);
+        let fd = open(dir.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let (at_work, locked) = stage(&fd, &dir.path().join("ca.key"), b"coming", 0o600).unwrap();
+        let left = || {
+            remove_staged(dir.path()).unwrap();
+            let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(left(), [at_work.as_str(), "signing.key"].map(Into::into).into());
+        drop(locked);
+        assert_eq!(left(), ["signing.key".into()].into());
     }
 
     #[test]
