@@ -101,21 +101,18 @@ impl Groups {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let cgroups = cgroup_of(&mounts, &own).map(|own| own.join(format!("holdfast-{node}")));
-        let cgroups = cgroups.filter(|path| made(path) && path.join("cgroup.kill").exists());
+        let cgroups = cgroups.filter(|path| {
+            let good = made(path) && path.join("cgroup.kill").exists();
+            // Made only to see whether it can be; it stays if an earlier agent left work in it.
+            let _ = std::fs::remove_dir(path);
+            good
+        });
         Ok(Self { folder, cgroups, boot: boot.trim().to_owned() })
     }
 
     /// Whether nothing can leave a group here.
     pub fn are_tight(&self) -> bool {
         self.cgroups.is_some()
-    }
-
-    /// Removes the folder of cgroups of this node, once they are gone.
-    #[cfg(test)]
-    pub(super) fn remove_cgroups(&self) {
-        if let Some(path) = &self.cgroups {
-            let _ = std::fs::remove_dir(path);
-        }
     }
 
     /// Ends everything that earlier agents of this directory left running.
@@ -164,7 +161,7 @@ impl Groups {
         let mut record = Record { format: 1, boot: self.boot.clone(), cgroup, leader: None };
         files::replace(&file, &state::to_bytes(&record))?;
         if let Some(path) = &record.cgroup {
-            std::fs::create_dir(path).map_err(kernel(format!("making {}", path.display())))?;
+            std::fs::create_dir_all(path).map_err(kernel(format!("making {}", path.display())))?;
         }
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LANG", "C.UTF-8").env(VARIABLE, &name);
         command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
@@ -232,7 +229,11 @@ fn kill_cgroup(path: &Path) -> Result<usize, GroupError> {
 fn remove_cgroup(path: Option<&Path>) -> Result<(), GroupError> {
     let Some(path) = path else { return Ok(()) };
     match std::fs::remove_dir(path) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            // The node's own, unless other work is in it.
+            let _ = path.parent().map(std::fs::remove_dir);
+            Ok(())
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(kernel(format!("removing {}", path.display()))(error)),
     }
@@ -338,9 +339,7 @@ mod tests {
             .filter_map(|tight| {
                 let dir = tempfile::tempdir().unwrap();
                 let mut groups = Groups::open(dir.path(), node()).unwrap();
-                if let Some(path) = groups.cgroups.take_if(|_| !tight) {
-                    std::fs::remove_dir(path).unwrap();
-                }
+                groups.cgroups.take_if(|_| !tight);
                 (groups.are_tight() == tight).then_some((dir, groups))
             })
             .collect()
@@ -349,7 +348,7 @@ mod tests {
     fn gone(groups: &Groups) {
         assert_eq!(std::fs::read_dir(&groups.folder).unwrap().count(), 0, "a record is left");
         if let Some(path) = &groups.cgroups {
-            std::fs::remove_dir(path).expect("a cgroup is left");
+            assert!(!path.exists(), "a cgroup is left");
         }
     }
 

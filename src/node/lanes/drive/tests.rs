@@ -120,7 +120,6 @@ impl Drop for Rig {
                 let _ = runtime.block_on(groups.sweep());
             });
         });
-        groups.remove_cgroups();
     }
 }
 
