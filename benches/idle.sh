@@ -6,14 +6,13 @@ load_program=$(build_bench load)
 serve_alone
 sleep 2
 echo "appliance_rss_mib $(rss "$appliance") MiB"
-before=$(in_net "$HOLDFAST" --socket "$socket" journal ls -o json | grep -o '"change":' | wc -l)
-load idle 100 "${IDLE_SECONDS:-60}" | tee "$work/idle"
+load idle 100 "${IDLE_SECONDS:-60}"
 echo "appliance_after100_rss_mib $(rss "$appliance") MiB"
 
 # One real agent with its data plane, beside the appliance in the same namespace.
 in_net "$HOLDFAST" --socket "$socket" node add alone >"$work/token"
 in_net "$HOLDFAST" join "@$work/token" --state "$work/agent" >/dev/null
-in_net "$HOLDFAST" agent run --state "$work/agent" >"$work/agent.log" 2>&1 &
+ip netns exec "$net" "$HOLDFAST" agent run --state "$work/agent" >"$work/agent.log" 2>&1 &
 agent=$!
 children+=("$agent")
 until [ -e "$work/agent/ready" ]; do
@@ -22,6 +21,5 @@ until [ -e "$work/agent/ready" ]; do
 done
 sleep 5
 leave=("in_net '$HOLDFAST' agent down --state '$work/agent' >/dev/null 2>&1" "${leave[@]}")
-dataplane=$(in_net "$HOLDFAST" agent status --state "$work/agent" -o json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
-echo "agent_rss_mib $(rss "$agent" ${dataplane:-}) MiB"
+echo "agent_rss_mib $(rss "$agent" "$(cat "$work/agent/dataplane.lock")") MiB"
 echo "binary_mib $(stat -c %s "$HOLDFAST" | awk '{ printf "%.1f", $1 / 1048576 }') MiB"

@@ -68,7 +68,8 @@ serve_alone() {
   in_net ip link set lo up
   in_net ip addr add 198.51.100.2/32 dev lo
   in_net "$HOLDFAST" init --state "$work/ap" --fleet bench --advertise 198.51.100.2 --recovery-file "$work/recovery" >/dev/null
-  in_net "$HOLDFAST" serve --state "$work/ap" --listen 198.51.100.2 >"$work/serve.log" 2>&1 &
+  # Not through in_net: a function in the background is a shell, and its process id would be the shell's.
+  ip netns exec "$net" "$HOLDFAST" serve --state "$work/ap" --listen 198.51.100.2 >"$work/serve.log" 2>&1 &
   appliance=$!
   children+=("$appliance")
   socket=$work/ap/operator.sock
@@ -80,11 +81,12 @@ serve_alone() {
 
 # load WHAT NODES AMOUNT : benches/load.rs against that appliance.
 load() {
-  local nodes=$work/nodes$((made_nodes++))
-  mkdir -p "$nodes"
+  # Rounds run in subshells, so a counter would not do; the nodes are named after their directory.
+  local nodes
+  nodes=$work/n$(date +%s%N)
+  mkdir "$nodes"
   in_net "$load_program" "$1" "$HOLDFAST" "$socket" "$appliance" "$nodes" "$2" "$3"
 }
-made_nodes=0
 
 # build_bench NAME : builds benches/NAME.rs with optimisation and prints where it is.
 build_bench() {

@@ -41,7 +41,7 @@ async fn main() -> Result<()> {
         fleet.push(enrol(binary, socket, &Path::new(dir).join(format!("node{n}")), &format!("{prefix}-{n}")).await?);
     }
     match what.as_str() {
-        "idle" => idle(fleet, pid, Duration::from_secs(amount)).await,
+        "idle" => idle(fleet, pid, Duration::from_secs(amount), || revision(binary, socket)).await,
         "fanout" => fanout(fleet, amount).await,
         "heartbeat" => heartbeat(fleet, pid, Duration::from_secs(amount)).await,
         other => bail!("there is no load `{other}`"),
@@ -91,8 +91,15 @@ async fn enrol(binary: &str, socket: &str, dir: &Path, name: &str) -> Result<Nod
     Ok(Node { client: Client::new(appliances, Arc::new(signer)), trust, held, body })
 }
 
+/// The number of the journal's last change.
+fn revision(binary: &str, socket: &str) -> Result<u64> {
+    let told = std::process::Command::new(binary).args(["--socket", socket, "status", "-o", "json"]).output()?;
+    let status: serde_json::Value = serde_json::from_slice(&told.stdout)?;
+    status["revision"].as_u64().context("revision")
+}
+
 /// Every node holds its stream and beats every five seconds; nothing changes.
-async fn idle(fleet: Vec<Node>, pid: u32, length: Duration) -> Result<()> {
+async fn idle(fleet: Vec<Node>, pid: u32, length: Duration, revision: impl Fn() -> Result<u64>) -> Result<()> {
     let count = fleet.len();
     for (n, node) in fleet.into_iter().enumerate() {
         tokio::spawn(async move {
@@ -114,9 +121,11 @@ async fn idle(fleet: Vec<Node>, pid: u32, length: Duration) -> Result<()> {
     }
     // The first beats set what joining left out, and settle.
     tokio::time::sleep(holdfast::limits::HEARTBEAT * 3).await;
+    let held = revision()?;
     let (begun, before) = (Instant::now(), cpu_seconds(pid)?);
     tokio::time::sleep(length).await;
     let share = (cpu_seconds(pid)? - before) / begun.elapsed().as_secs_f64();
+    println!("idle{count}_journal_entries {} in {} s", revision()? - held, length.as_secs());
     println!("idle{count}_core_percent {:.3} %", share * 100.0);
     Ok(())
 }
