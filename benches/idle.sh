@@ -10,7 +10,7 @@ load idle 100 "${IDLE_SECONDS:-60}"
 echo "appliance_after100_rss_mib $(rss "$appliance") MiB"
 
 # One real agent with its data plane, beside the appliance in the same namespace.
-in_net "$HOLDFAST" --socket "$socket" node add alone >"$work/token"
+in_net "$HOLDFAST" --socket "$socket" node add alone >"$work/token" 2>/dev/null
 in_net "$HOLDFAST" join "@$work/token" --state "$work/agent" >/dev/null
 ip netns exec "$net" "$HOLDFAST" agent run --state "$work/agent" >"$work/agent.log" 2>&1 &
 agent=$!
@@ -21,5 +21,7 @@ until [ -e "$work/agent/ready" ]; do
 done
 sleep 5
 leave=("in_net '$HOLDFAST' agent down --state '$work/agent' >/dev/null 2>&1" "${leave[@]}")
-echo "agent_rss_mib $(rss "$agent" "$(cat "$work/agent/dataplane.lock")") MiB"
+dataplane=$(cat "$work/agent/dataplane.lock")
+echo "agent_rss_mib $(rss "$agent" "$dataplane") MiB"
+echo "agent_pss_mib $(pss "$agent" "$dataplane") MiB"
 echo "binary_mib $(stat -c %s "$HOLDFAST" | awk '{ printf "%.1f", $1 / 1048576 }') MiB"

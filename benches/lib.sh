@@ -99,3 +99,9 @@ rss() {
   local pid
   for pid in "$@"; do awk '/^VmRSS/ { print $2 }' "/proc/$pid/status"; done | awk '{ s += $1 } END { printf "%.1f", s / 1024 }'
 }
+
+# pss PROCESS_ID… : the same, but pages that several processes share are counted once, split among them.
+pss() {
+  local pid
+  for pid in "$@"; do awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup"; done | awk '{ s += $1 } END { printf "%.1f", s / 1024 }'
+}

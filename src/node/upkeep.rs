@@ -17,7 +17,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Between two comparisons of everything when nothing happens.
 const COMPARE: Duration = Duration::from_secs(30);
-/// How often the data plane is asked whether it still runs: its end takes names and proxies away.
+/// How often the data plane is asked whether it still runs, because its end takes names and proxies away; and how soon
+/// everything is tried again after something was not as wanted.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// What the agent asks of the upkeep.
@@ -118,7 +119,7 @@ impl Upkeep {
                 },
                 () = changed => self.converge().await,
                 _ = compare.tick() => self.converge().await,
-                _ = look.tick() => self.look().await,
+                _ = look.tick() => if self.troubled() { self.converge().await } else { self.look().await },
             }
         }
     }
@@ -195,6 +196,11 @@ impl Upkeep {
         Ok(plan.steps.iter().map(ToString::to_string).chain(plan.waiting).collect())
     }
 
+    /// Whether something was not as wanted when it was last looked at.
+    fn troubled(&self) -> bool {
+        self.wanted.is_some() && !self.seen.borrow().up
+    }
+
     /// Starts the data plane again if it ended.
     async fn look(&mut self) {
         let Some((pid, _)) = &self.told else { return };
@@ -249,8 +255,6 @@ impl Upkeep {
         let lost = userspace && evidence.seen.link.is_none();
         if lost || !status.problems.is_empty() {
             status = plane::tell(&self.dir, told).await.map_err(|error| format!("{error:#}"))?;
-        }
-        if lost {
             evidence = self.reconciler.converge(&wanted.desired).await.map_err(|error| error.to_string())?;
         }
         let Evidence { sent, foreign, open, seen: _ } = evidence;
