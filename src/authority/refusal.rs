@@ -41,6 +41,7 @@ fn status(code: Code) -> u16 {
         | Code::NodeLive
         | Code::StaleLease
         | Code::Cancelled
+        | Code::Superseded
         | Code::Conflict => 409,
         Code::RefusedResult => 422,
         Code::QueueFull => 503,

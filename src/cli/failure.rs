@@ -104,6 +104,7 @@ impl From<Refusal> for Failure {
             | state::Code::NodeLive
             | state::Code::StaleLease
             | state::Code::Cancelled
+            | state::Code::Superseded
             | state::Code::AddressPoolExhausted => Exit::Conflict,
             state::Code::Invalid
             | state::Code::TokenRefused

@@ -15,7 +15,7 @@
 use serde::{Deserialize, Serialize};
 use state::model::{FleetId, JobId, Millis, Revision};
 pub use state::subject::jobs::Capability;
-use state::subject::jobs::{Lane, Outcome, Spec};
+use state::subject::jobs::{Binding, Lane, Outcome, Spec};
 use state::view::records::Epoch;
 use std::collections::BTreeMap;
 
@@ -56,6 +56,13 @@ pub struct LeasedJob {
     pub lane: Lane,
     /// The operation.
     pub spec: Spec,
+    /// What it was asked under: `generation` and `credential_revision`, each left out where it is the first.
+    #[serde(flatten)]
+    pub binding: Binding,
+    /// It was cancelled while something of an earlier attempt could not be ended: that is to be ended now, nothing is to
+    /// begin, and the answer is `failed`, or `retryable` with what is still stuck.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancelled: bool,
 }
 
 /// Proves that the caller holds the lease.
@@ -81,6 +88,10 @@ pub struct LogLines {
     pub lease_token: String,
     /// Lines, oldest first.
     pub lines: Vec<String>,
+    /// The number of the first of them among all that this attempt says, from 0. Lines are told in their order, and those
+    /// below the highest number known are known: so telling them again, when an answer was lost, adds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
 }
 
 /// How an attempt ended.
@@ -95,6 +106,10 @@ pub struct Completion {
     pub outcome: Outcome,
     /// What was found: an object of at most 64 KiB with nothing in it that looks like a secret.
     pub result: serde_json::Value,
+    /// With `retryable` alone: what of the job cannot be ended, and why. Such an attempt is not one of those that the job may
+    /// have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<String>,
 }
 
 /// A job as it was recorded.
@@ -102,7 +117,7 @@ pub struct Completion {
 pub struct Recorded {
     /// The job.
     pub id: JobId,
-    /// `queued` again, `succeeded`, `failed` or `cancelled`.
+    /// `queued` again, `succeeded`, `failed`, `cancelled` or `superseded`.
     pub status: String,
     /// The attempt that was recorded.
     pub attempt: u32,

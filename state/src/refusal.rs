@@ -32,6 +32,8 @@ pub enum Code {
     StaleLease,
     /// Somebody wants the job stopped.
     Cancelled,
+    /// Something newer is wanted than what the job was asked under.
+    Superseded,
     /// A job's result that is not kept: too large, or with something in it that looks like a secret.
     RefusedResult,
     /// So much waits already that nothing more is taken.
@@ -82,6 +84,7 @@ impl Code {
             Self::NodeLive => "node_live",
             Self::StaleLease => "stale_lease",
             Self::Cancelled => "cancelled",
+            Self::Superseded => "superseded",
             Self::RefusedResult => "refused_result",
             Self::QueueFull => "queue_full",
             Self::NotFound => "not_found",

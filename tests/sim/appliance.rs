@@ -178,9 +178,11 @@ impl Appliance {
                         None => Answer::Nothing,
                         Some((id, attempt)) => {
                             let expires_in_s = self.leases.grant(id, attempt, now).as_secs();
-                            let spec = batch.state.jobs.all[&id].spec.clone();
-                            let kind = spec.kind().to_owned();
-                            let job = Box::new(LeasedJob { id, kind, lane: spec.lane(), spec });
+                            let leased = &batch.state.jobs.all[&id];
+                            let spec = leased.spec.clone();
+                            let (kind, lane) = (spec.kind().to_owned(), spec.lane());
+                            let (binding, cancelled) = (leased.binding, leased.cancel);
+                            let job = Box::new(LeasedJob { id, kind, lane, spec, binding, cancelled });
                             Answer::Leased { token, job, attempt, expires_in_s }
                         }
                     },
@@ -194,6 +196,7 @@ impl Appliance {
                     attempt: lease.attempt,
                     outcome: finish.outcome,
                     result: hash_of(b"result", &[&state::to_bytes(&finish.result)]),
+                    stuck: None,
                     live: self.leases.live(lease.job, lease.attempt, now),
                 };
                 match self.decided(now, chance, Command::Complete(Box::new(complete)).into(), batch) {

@@ -71,7 +71,7 @@ impl Watch {
                 assert!(*attempt > former, "attempt {attempt} of {job} was leased after attempt {former}");
                 assert_eq!(self.over.get(job).copied().unwrap_or(0), former, "{job} was leased twice at a time");
             }
-            jobs::Event::Completed { job, answered, phase } => {
+            jobs::Event::Completed { job, answered, phase, stuck: _ } => {
                 self.seen.completed += 1;
                 assert!(!self.ended.contains_key(job), "more than one completion of {job} counted");
                 self.ends(*job, answered.attempt, phase);
@@ -84,6 +84,11 @@ impl Watch {
             jobs::Event::Cancelled { job } => {
                 self.seen.cancelled += 1;
                 assert!(self.ended.insert(*job, "cancelled").is_none(), "{job} ended twice");
+            }
+            jobs::Event::Superseded { jobs, .. } => {
+                for job in jobs {
+                    assert!(self.ended.insert(*job, "superseded").is_none(), "{job} ended twice");
+                }
             }
             jobs::Event::Submitted { .. }
             | jobs::Event::CancelAsked { .. }

@@ -155,7 +155,7 @@ impl Shell {
                 Some(Input::Renewed(call, async { gateway?.heartbeat(lease.job, &held).await }.await))
             }),
             Output::Log(lease, line) => self.call(move |gateway| async move {
-                let lines = LogLines { lease_token: lease.token.to_string(), lines: vec![line] };
+                let lines = LogLines { lease_token: lease.token.to_string(), lines: vec![line], from: None };
                 if let Err(error) = async { gateway?.log(lease.job, &lines).await }.await {
                     tracing::debug!("a line of the log of {} was not taken: {error}", lease.job);
                 }
@@ -163,7 +163,7 @@ impl Shell {
             }),
             Output::Complete(call, lease, Finish { outcome, result }) => self.call(move |gateway| async move {
                 let (lease_token, attempt) = (lease.token.to_string(), lease.attempt);
-                let completion = Completion { lease_token, attempt, outcome, result };
+                let completion = Completion { lease_token, attempt, outcome, result, stuck: None };
                 Some(Input::Completed(call, async { gateway?.complete(lease.job, &completion).await }.await))
             }),
             Output::Kill => {

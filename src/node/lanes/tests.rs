@@ -86,7 +86,8 @@ fn job(which: Which) -> LeasedJob {
         Which::Network => Spec::NetworkCheck {},
         Which::Workload => Spec::ServiceCheck { probe: Probe::Tcp("127.0.0.1:22".into()), timeout_s: 3 },
     };
-    LeasedJob { id: JobId(uuid::Uuid::from_u128(7)), kind: spec.kind().into(), lane: which, spec }
+    let (id, kind) = (JobId(uuid::Uuid::from_u128(7)), spec.kind().into());
+    LeasedJob { id, kind, lane: which, spec, binding: Default::default(), cancelled: false }
 }
 
 fn leased(which: Which) -> Leased {

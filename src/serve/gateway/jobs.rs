@@ -5,6 +5,7 @@
 //! completion by its token and attempt.
 
 use super::{Call, not_yours};
+use crate::authority::logs::truncated;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{Refused, from_decision, invalid, problem};
 use crate::authority::request::secret_hash;
@@ -17,7 +18,7 @@ use crate::{clock, entropy, limits};
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, JobId, Millis, NodeId};
 use state::store::{RowKey, SideRow};
-use state::subject::jobs::{self, Job, Phase};
+use state::subject::jobs::{self, Job, Outcome, Phase};
 use state::{Actor, Code, Role, State};
 use zeroize::Zeroizing;
 
@@ -62,6 +63,8 @@ impl Call<'_> {
                     kind: job.spec.kind().to_owned(),
                     lane: job.spec.lane(),
                     spec: job.spec.clone(),
+                    binding: job.binding,
+                    cancelled: job.cancel,
                 };
                 let lease_token = hex::encode(secret.as_slice());
                 Ok(ok(&Leased { job: job_told, lease_token, attempt: job.attempt, expires_in_s: left.as_secs() }))
@@ -90,7 +93,7 @@ impl Call<'_> {
         if !soft.leases.live(id, job.attempt, clock::boot()) {
             return Err(expired());
         }
-        soft.logs.add(id, job.attempt, said.lines.iter().map(|line| secrets::redacted(&state, line)));
+        soft.logs.add(id, job.attempt, said.from, said.lines.iter().map(|line| secrets::redacted(&state, line)));
         Ok(nothing())
     }
 
@@ -103,6 +106,9 @@ impl Call<'_> {
         state.jobs.all.get(&id).filter(owned).ok_or_else(not_yours)?;
         if !said.result.is_object() {
             return Err(invalid("`result` is not an object"));
+        }
+        if said.stuck.is_some() && said.outcome != Outcome::Retryable {
+            return Err(invalid("`stuck` is given, and the outcome is not `retryable`"));
         }
         let bytes = state::to_bytes(&said.result);
         if bytes.len() > limits::RESULT {
@@ -121,6 +127,7 @@ impl Call<'_> {
             attempt: said.attempt,
             outcome: said.outcome,
             result: Fingerprint::from_bytes(Sha256::digest(&bytes).into()),
+            stuck: said.stuck.as_deref().map(|why| truncated(secrets::redacted(&state, why), jobs::STUCK)),
             live: false,
         };
         let judging = self.appliance.clone();
@@ -130,7 +137,7 @@ impl Call<'_> {
         });
         let of = Zeroizing::new([said.lease_token.as_bytes(), b" ", said.attempt.to_string().as_bytes()].concat());
         let claim = Claim::by_content(self.node, &format!("complete {id}"), &of);
-        let request = state::to_bytes(&(said.outcome, &said.result)).into();
+        let request = state::to_bytes(&(said.outcome, &said.result, &said.stuck)).into();
         let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
         let life = u64::try_from(limits::RESULT_LIFE.as_millis()).expect("three months in milliseconds");
         let (key, expires) = (result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));

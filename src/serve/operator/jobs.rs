@@ -166,7 +166,7 @@ fn view(state: &State, soft: &Soft, job: &Job) -> JobView {
             expires_in_s = soft.leases.left(job.id, job.attempt, clock::boot()).map(|left| left.as_secs());
         }
         Phase::Failed { why: reason } => why = Some(reason.clone()),
-        Phase::Succeeded | Phase::Cancelled => {}
+        Phase::Succeeded | Phase::Cancelled | Phase::Superseded { .. } => {}
     }
     JobView {
         id: job.id,
@@ -205,6 +205,7 @@ fn explanation(state: &State, job: &Job, context: &Context) -> String {
         Phase::Succeeded => format!("it was done by attempt {}", job.attempt),
         Phase::Failed { why } => format!("it failed: {why}"),
         Phase::Cancelled => "it was cancelled".to_owned(),
+        Phase::Superseded { generation } => format!("something newer is wanted since change {generation}"),
     }
 }
 

@@ -167,6 +167,7 @@ pub(crate) fn complete(node: u8, n: u8, token: u8, attempt: u32, outcome: Outcom
         attempt,
         outcome,
         result: hash(200),
+        stuck: None,
         live: true,
     }))
 }
@@ -196,4 +197,28 @@ pub(crate) fn register(key: u8, services: &[(&str, u16)]) -> nodes::Command {
 
 pub(crate) fn remove(n: u8, force: bool, live: bool) -> nodes::Command {
     nodes::Command::Remove { name: name(&format!("n{n}")), force, keep_admitted: false, live }
+}
+
+pub(crate) fn shown(fleet: &Fleet, n: u8) -> &jobs::Job {
+    &fleet.state.jobs.all[&job(n)]
+}
+
+pub(crate) fn leased(fleet: &mut Fleet, command: jobs::Command) -> Option<(JobId, u32)> {
+    jobs::leased(&fleet.run(command).unwrap())
+}
+
+pub(crate) fn lane(node: u8, token: u8, lane: Option<jobs::Lane>) -> jobs::Command {
+    let jobs::Command::Lease(mut asked) = lease(node, token) else { panic!() };
+    asked.lane = lane;
+    jobs::Command::Lease(asked)
+}
+
+pub(crate) fn reap(n: u8, attempt: u32) -> jobs::Command {
+    jobs::Command::Reap { expired: vec![(job(n), attempt)] }
+}
+
+pub(crate) fn with(command: jobs::Command, change: impl FnOnce(&mut jobs::Complete)) -> jobs::Command {
+    let jobs::Command::Complete(mut complete) = command else { panic!() };
+    change(&mut complete);
+    jobs::Command::Complete(complete)
 }

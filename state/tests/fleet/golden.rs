@@ -64,9 +64,9 @@ fn worked(fleet: &mut Fleet) {
     fleet.run(submit(2, 1..=2)).unwrap();
     fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 3, jobs::Spec::NetworkCheck {})] }).unwrap();
     fleet.run(lease(60, &["build"])).unwrap();
-    let jobs::Command::Complete(mut complete) = complete(2, 1, 60, 1, Outcome::Failed) else { panic!() };
-    complete.certificate = hash(70);
-    fleet.run(jobs::Command::Complete(complete)).unwrap();
+    let jobs::Command::Complete(mut failed) = complete(2, 1, 60, 1, Outcome::Failed) else { panic!() };
+    failed.certificate = hash(70);
+    fleet.run(jobs::Command::Complete(failed)).unwrap();
     fleet.run(lease(61, &["build"])).unwrap();
     fleet.run(jobs::Command::Cancel { job: job(2) }).unwrap();
     fleet.run(lease(62, &["build"])).unwrap();
@@ -75,6 +75,14 @@ fn worked(fleet: &mut Fleet) {
     fleet.run(jobs::Command::Retry { job: job(3) }).unwrap();
     fleet.run(jobs::Command::Drain { name: name("n2"), until: Some(Millis(8)) }).unwrap();
     fleet.run(jobs::Command::Undrain { name: name("n2") }).unwrap();
+    fleet.run(submit(2, 4..=4)).unwrap();
+    let jobs::Command::Lease(mut workload) = lease(63, &["build"]) else { panic!() };
+    workload.lane = Some(jobs::Lane::Workload);
+    fleet.run(jobs::Command::Lease(workload)).unwrap();
+    let jobs::Command::Complete(mut stuck) = complete(2, 4, 63, 1, Outcome::Retryable) else { panic!() };
+    (stuck.certificate, stuck.stuck) = (hash(70), Some("process 7 does not end".into()));
+    fleet.run(jobs::Command::Complete(stuck)).unwrap();
+    fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 5, jobs::Spec::NetworkWithdraw {})] }).unwrap();
 }
 
 /// Compares, or with `HOLDFAST_GOLDEN=write` writes what a new format looks like, to be looked at and committed.

@@ -9,30 +9,6 @@ use state::subject::nodes;
 use state::{Code, State, decide};
 use std::collections::BTreeMap;
 
-fn shown(fleet: &Fleet, n: u8) -> &Job {
-    &fleet.state.jobs.all[&job(n)]
-}
-
-fn leased(fleet: &mut Fleet, command: Command) -> Option<(JobId, u32)> {
-    jobs::leased(&fleet.run(command).unwrap())
-}
-
-fn lane(node: u8, token: u8, lane: Option<Lane>) -> Command {
-    let Command::Lease(mut asked) = lease(node, token) else { panic!() };
-    asked.lane = lane;
-    Command::Lease(asked)
-}
-
-fn reap(n: u8, attempt: u32) -> Command {
-    Command::Reap { expired: vec![(job(n), attempt)] }
-}
-
-fn with(command: Command, change: impl FnOnce(&mut jobs::Complete)) -> Command {
-    let Command::Complete(mut complete) = command else { panic!() };
-    change(&mut complete);
-    Command::Complete(complete)
-}
-
 #[test]
 fn a_job_goes_to_its_node_once_and_is_answered_for_once() {
     let mut fleet = Fleet::founded("10.90.0.0/16");
@@ -320,22 +296,28 @@ fn a_queue_is_bounded_and_so_is_what_is_remembered() {
 
 /// One random wish: what, node, job, token, attempt, and a little time.
 fn wish() -> impl Strategy<Value = (u8, u8, u8, u8, u32, u64)> {
-    (0u8..14, 1u8..4, 1u8..9, 60u8..64, 1u32..4, 0u64..4000)
+    (0u8..17, 1u8..4, 1u8..9, 60u8..64, 1u32..4, 0u64..4000)
 }
 
 fn perform(fleet: &mut Fleet, (what, node, n, token, attempt, later): (u8, u8, u8, u8, u32, u64)) {
     fleet.now = fleet.now.plus(later);
     let outcome = [Outcome::Succeeded, Outcome::Failed, Outcome::Retryable][usize::from(token % 3)];
-    let spec = if token % 2 == 0 { check() } else { Spec::NetworkCheck {} };
+    let spec = match (token % 2, what) {
+        (0, _) => check(),
+        (_, 0) => Spec::NetworkCheck {},
+        (_, 1) => Spec::NetworkEnsure {},
+        (_, _) => Spec::NetworkWithdraw {},
+    };
     // A refusal is as good an outcome as any; what must hold afterwards is checked by the caller.
     drop(match what {
-        0 | 1 => fleet.run(Command::Submit { jobs: vec![wanted(node, n, spec)] }),
+        0..=1 | 14 | 15 => fleet.run(Command::Submit { jobs: vec![wanted(node, n, spec)] }),
         2..=4 => fleet.run(lease(node, token)),
         5 | 6 => fleet.run(complete(node, n, token, attempt, outcome)),
         7 | 8 => fleet.run(reap(n, attempt)),
         9 => fleet.run(Command::Cancel { job: job(n) }),
         10 => fleet.run(Command::Retry { job: job(n) }),
         11 => fleet.run(Command::Drain { name: name(&format!("n{node}")), until: None }),
+        16 => fleet.run(with(complete(node, n, token, attempt, Outcome::Retryable), |c| c.stuck = Some("x".into()))),
         12 => fleet.run(Command::Undrain { name: name(&format!("n{node}")) }),
         _ => fleet.run(remove(3, true, true)),
     });
@@ -350,14 +332,18 @@ fn check_lists(s: &State) -> Result<(), TestCaseError> {
         match &job.phase {
             Phase::Queued { not_before } => drop(board.queued.insert((job.spec.lane(), *not_before, job.id))),
             Phase::Leased { .. } => drop(board.leased.insert(job.id)),
-            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled => {
+            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled | Phase::Superseded { .. } => {
                 finished += 1;
                 prop_assert!(s.jobs.finished.contains(&(job.completed_at.unwrap(), job.id)));
                 board.finished.insert((job.completed_at.unwrap(), job.id));
             }
         }
         prop_assert_eq!(job.phase.is_over(), job.completed_at.is_some());
-        prop_assert!(s.nodes.all.contains_key(&job.node) || job.phase.is_over());
+        let node = s.nodes.all.get(&job.node);
+        prop_assert!(job.phase.is_over() || node.is_some_and(|node| node.org == job.org), "its node may lease it");
+        let outdated = s.jobs.superseded_by(job).is_some();
+        prop_assert!(!(outdated && matches!(job.phase, Phase::Queued { .. })), "what is superseded does not wait");
+        prop_assert!(outdated || job.phase.as_str() != "superseded");
         prop_assert!(job.attempt <= job.attempts && job.results.len() <= job.attempt as usize);
         prop_assert!(job.results.is_sorted_by(|a, b| a.attempt < b.attempt), "at most one answer an attempt");
     }
@@ -365,6 +351,7 @@ fn check_lists(s: &State) -> Result<(), TestCaseError> {
     for (node, board) in &s.jobs.boards {
         let kept = boards.entry(*node).or_default();
         kept.drain = board.drain;
+        kept.network = board.network;
         prop_assert_eq!(&*kept, board);
     }
     boards.retain(|node, _| !s.jobs.boards.contains_key(node));
@@ -380,17 +367,25 @@ proptest! {
             fleet.joined(n);
         }
         let mut before: BTreeMap<JobId, Job> = BTreeMap::new();
+        let mut old_state = fleet.state.clone();
         let mut times = vec![fleet.now; fleet.changes.len()];
         for wish in wishes {
             perform(&mut fleet, wish);
             times.resize(fleet.changes.len(), fleet.now);
             check_lists(&fleet.state)?;
+            for (node, board) in &old_state.jobs.boards {
+                prop_assert!(fleet.state.jobs.network(*node).generation >= board.network.generation);
+            }
             for (id, old) in &before {
                 let new = &fleet.state.jobs.all[id];
                 prop_assert!(new.attempt >= old.attempt, "a fence never falls");
                 prop_assert!(new.results.starts_with(&old.results), "evidence stays");
                 prop_assert!(old.phase != Phase::Succeeded || new == old, "done is done");
+                prop_assert_eq!(new.binding, old.binding);
+                let outdated = old_state.jobs.superseded_by(old).is_some();
+                prop_assert!(!outdated || (&new.results, new.attempt) == (&old.results, old.attempt), "late is late");
             }
+            old_state = fleet.state.clone();
             before = fleet.state.jobs.all.iter().map(|(id, job)| (*id, job.clone())).collect();
         }
         let mut replayed = State::default();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod certificates;
 mod common;
+mod endings;
 mod golden;
 mod jobs;
 mod rules;

@@ -3,6 +3,7 @@
 use super::{Added, Certificate, Enrolment, Event, Joined, certificates};
 use crate::State;
 use crate::state::Touched;
+use crate::subject::jobs;
 use crate::subject::nodes::{Departed, Member, Node};
 use crate::view::records::{Gone, Liveness};
 
@@ -95,6 +96,7 @@ fn join(state: &mut State, joined: &Joined, touched: &mut Touched) {
             let (address, mesh_token) = (joined.address, former.mesh_token);
             let departed = Departed { id, name, org, address, mesh_token, reason: Gone::Moved, revision };
             nodes.departed.insert(former.signing_key, departed);
+            jobs::moved(&mut state.jobs, id);
         }
     }
     if let Some(token) = &joined.token {

@@ -1,10 +1,11 @@
 //! What an event about jobs makes of the state.
 
-use super::{Event, Job, Jobs, Phase};
+use super::{Event, Job, Jobs, Network, Phase, Stuck};
 use crate::State;
 use crate::model::{JobId, Millis, NodeId};
 
-/// Ends all work of a node that departs: no other node can do it, and nobody will ask for it any more.
+/// Ends all work of a node that departs: no other node can do it, and nobody will ask for it any more. What was wanted of
+/// its network stays: the machine may come back, and obeys no generation below the highest it has seen.
 pub(crate) fn forget(state: &mut State, node: NodeId) {
     let at = state.at;
     let Some(board) = state.jobs.boards.get_mut(&node) else { return };
@@ -12,16 +13,29 @@ pub(crate) fn forget(state: &mut State, node: NodeId) {
     board.capabilities.clear();
     let open: Vec<JobId> = board.queued.iter().map(|(_, _, id)| *id).chain(board.leased.iter().copied()).collect();
     for id in open {
-        state.jobs.turn(id, at, |_| Phase::Failed { why: "its node is gone".into() });
+        state.jobs.turn(id, at, |job| {
+            job.stuck = None;
+            Phase::Failed { why: "its node is gone".into() }
+        });
     }
     state.jobs.tidy(node);
+}
+
+/// Another machine is the node from now on: what its predecessor could not end is not on it.
+pub(crate) fn moved(jobs: &mut Jobs, node: NodeId) {
+    let Some(board) = jobs.boards.get(&node) else { return };
+    for id in board.queued.iter().map(|(_, _, id)| id).chain(&board.leased) {
+        if let Some(job) = jobs.all.get_mut(id) {
+            job.stuck = None;
+        }
+    }
 }
 
 pub(crate) fn apply(state: &mut State, event: &Event) {
     let at = state.at;
     let jobs = &mut state.jobs;
     match event {
-        Event::Submitted { job, org, by } => {
+        Event::Submitted { job, org, by, binding } => {
             let job = Job {
                 id: job.id,
                 node: job.node,
@@ -32,19 +46,27 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
                 phase: Phase::Queued { not_before: at },
                 attempt: 0,
                 attempts: job.attempts,
+                binding: *binding,
+                stuck: None,
                 cancel: false,
                 results: Vec::new(),
                 completed_at: None,
             };
             jobs.list(&job);
+            let network = &mut jobs.boards.entry(job.node).or_default().network;
+            if let Some(wanted) = job.spec.wants().filter(|_| binding.generation > network.generation) {
+                *network = Network { generation: binding.generation, wanted };
+            }
             jobs.all.insert(job.id, job);
         }
         Event::Leased { job, attempt, token } => jobs.turn(*job, at, |job| {
             job.attempt = *attempt;
             Phase::Leased { token: *token, since: at }
         }),
-        Event::Completed { job, answered, phase } => jobs.turn(*job, at, |job| {
+        Event::Completed { job, answered, phase, stuck } => jobs.turn(*job, at, |job| {
             job.results.push(answered.clone());
+            job.stuck = stuck.clone().map(|why| Stuck { attempt: answered.attempt, why });
+            job.attempts += u32::from(stuck.is_some());
             phase.clone()
         }),
         Event::Expired { job, attempt: _, phase } => jobs.turn(*job, at, |_| phase.clone()),
@@ -54,6 +76,11 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::Cancelled { job } => jobs.turn(*job, at, |_| Phase::Cancelled),
+        Event::Superseded { jobs: superseded, generation } => {
+            for id in superseded {
+                jobs.turn(*id, at, |_| Phase::Superseded { generation: *generation });
+            }
+        }
         Event::Retried { job, not_before, attempts } => jobs.turn(*job, at, |job| {
             job.attempts = *attempts;
             Phase::Queued { not_before: *not_before }
@@ -97,7 +124,7 @@ impl Jobs {
         match &job.phase {
             Phase::Queued { not_before } => drop(board.queued.insert((job.spec.lane(), *not_before, job.id))),
             Phase::Leased { .. } => drop(board.leased.insert(job.id)),
-            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled => {
+            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled | Phase::Superseded { .. } => {
                 let row = (job.completed_at.unwrap_or_default(), job.id);
                 board.finished.insert(row);
                 self.finished.insert(row);
@@ -110,7 +137,7 @@ impl Jobs {
         match &job.phase {
             Phase::Queued { not_before } => drop(board.queued.remove(&(job.spec.lane(), *not_before, job.id))),
             Phase::Leased { .. } => drop(board.leased.remove(&job.id)),
-            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled => {
+            Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled | Phase::Superseded { .. } => {
                 let row = (job.completed_at.unwrap_or_default(), job.id);
                 board.finished.remove(&row);
                 self.finished.remove(&row);

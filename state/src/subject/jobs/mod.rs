@@ -4,14 +4,16 @@
 //! here is who holds which attempt, and that is what every later call is checked against.
 
 mod apply;
+mod binding;
 mod rules;
 
-pub(crate) use apply::{apply, forget};
+pub(crate) use apply::{apply, forget, moved};
+pub use binding::{Binding, CredentialRevision, Level, Network};
 pub(crate) use rules::decide;
 pub use rules::held;
 
 use crate::Actor;
-use crate::model::{Fingerprint, JobId, Millis, Name, NodeId};
+use crate::model::{Fingerprint, JobId, Millis, Name, NodeId, Revision};
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ pub const OPEN: usize = 65_536;
 pub const FINISHED_PER_NODE: usize = 1_000;
 /// Jobs of the fleet that are over and still shown: in about 64 MiB.
 pub const FINISHED: usize = 65_536;
+/// Bytes of the reason why a job is stuck, longer ones are cut: a few lines for people.
+pub const STUCK: usize = 1_024;
 /// What a machine may say that it can do.
 pub const CAPABILITIES: usize = 32;
 /// The longest that a check may take, seconds.
@@ -169,6 +173,12 @@ pub struct Job {
     pub attempt: u32,
     /// The last attempt that may be made.
     pub attempts: u32,
+    /// What it was asked under.
+    #[serde(default, skip_serializing_if = "Binding::is_default")]
+    pub binding: Binding,
+    /// What its node could not end. Known to be over once a later attempt has ended and was not stuck.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<Stuck>,
     /// Somebody wants it stopped, and its node has not said yet that it has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel: bool,
@@ -177,6 +187,15 @@ pub struct Job {
     /// When it was over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Millis>,
+}
+
+/// Something of a job that its node cannot end. No attempt is begun beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// The attempt that said so.
+    pub attempt: u32,
+    /// What is there and why it cannot be ended, in the node's words.
+    pub why: String,
 }
 
 /// What is happening to a job.
@@ -204,6 +223,11 @@ pub enum Phase {
     },
     /// Stopped because somebody wanted it so.
     Cancelled,
+    /// Not done, because something newer is wanted.
+    Superseded {
+        /// Since which generation.
+        generation: Revision,
+    },
 }
 
 impl Phase {
@@ -211,7 +235,7 @@ impl Phase {
     pub const fn is_over(&self) -> bool {
         match self {
             Self::Queued { .. } | Self::Leased { .. } => false,
-            Self::Succeeded | Self::Failed { .. } | Self::Cancelled => true,
+            Self::Succeeded | Self::Failed { .. } | Self::Cancelled | Self::Superseded { .. } => true,
         }
     }
 
@@ -223,6 +247,7 @@ impl Phase {
             Self::Succeeded => "succeeded",
             Self::Failed { .. } => "failed",
             Self::Cancelled => "cancelled",
+            Self::Superseded { .. } => "superseded",
         }
     }
 }
@@ -249,6 +274,9 @@ pub struct Board {
     pub leased: OrdSet<JobId>,
     /// Jobs that are over, the oldest first.
     pub finished: OrdSet<(Millis, JobId)>,
+    /// What is wanted of the node's network.
+    #[serde(default, skip_serializing_if = "Network::is_default")]
+    pub network: Network,
     /// The node is given nothing new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
@@ -282,7 +310,11 @@ impl Jobs {
         let leased = self.boards.values().flat_map(|board| board.leased.iter());
         leased.filter_map(|id| self.all.get(id)).filter_map(|job| match job.phase {
             Phase::Leased { since, .. } => Some((job.id, job.attempt, since)),
-            Phase::Queued { .. } | Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled => None,
+            Phase::Queued { .. }
+            | Phase::Succeeded
+            | Phase::Failed { .. }
+            | Phase::Cancelled
+            | Phase::Superseded { .. } => None,
         })
     }
 
@@ -384,6 +416,8 @@ pub struct Complete {
     pub outcome: Outcome,
     /// SHA-256 of the result's bytes.
     pub result: Fingerprint,
+    /// With [`Outcome::Retryable`]: why something of the job cannot be ended.
+    pub stuck: Option<String>,
     /// Whether the lease has not expired by the primary's boot clock, at the moment of the decision.
     pub live: bool,
 }
@@ -417,6 +451,9 @@ pub enum Event {
         org: Option<Name>,
         /// Who asked for it.
         by: Actor,
+        /// What it was asked under.
+        #[serde(default, skip_serializing_if = "Binding::is_default")]
+        binding: Binding,
     },
     /// A node has a job.
     Leased {
@@ -435,6 +472,9 @@ pub enum Event {
         answered: Answered,
         /// What becomes of the job.
         phase: Phase,
+        /// Why something of it cannot be ended. Such an attempt is not one of those that it may have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stuck: Option<String>,
     },
     /// A lease expired.
     Expired {
@@ -454,6 +494,13 @@ pub enum Event {
     Cancelled {
         /// The job.
         job: JobId,
+    },
+    /// Jobs that waited are not done, because something newer is wanted.
+    Superseded {
+        /// Which.
+        jobs: Vec<JobId>,
+        /// Since which generation.
+        generation: Revision,
     },
     /// A job is to be tried again.
     Retried {

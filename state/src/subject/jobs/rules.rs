@@ -2,10 +2,10 @@
 
 use super::{ATTEMPTS_MAX, BACKOFF, BACKOFF_MAX, TIMEOUT_MAX};
 use super::{
-    Answered, CAPABILITIES, Capability, Command, Complete, Drain, Event, FINISHED, FINISHED_PER_NODE, Job, Lane, Lease,
-    OPEN, OPEN_PER_NODE, Outcome, Phase, Spec, Wanted,
+    Answered, Binding, CAPABILITIES, Capability, Command, Complete, Drain, Event, FINISHED, FINISHED_PER_NODE, Job,
+    Lane, Lease, Level, OPEN, OPEN_PER_NODE, Outcome, Phase, Spec, Wanted,
 };
-use crate::model::{Fingerprint, JobId, Millis, Name, NodeId};
+use crate::model::{Fingerprint, JobId, Millis, Name, NodeId, Revision};
 use crate::subject::enrolment::holder;
 use crate::subject::nodes::find;
 use crate::{Code, Context, Refusal, State, hash_of};
@@ -38,7 +38,8 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Deci
 /// attempt. Whether the lease has expired is not known here; `trusted` is as in [`holder`].
 ///
 /// # Errors
-/// [`Code::CertificateRefused`], [`Code::NotFound`], [`Code::StaleLease`], [`Code::Cancelled`].
+/// [`Code::CertificateRefused`], [`Code::NotFound`], [`Code::StaleLease`], [`Code::Superseded`],
+/// [`Code::Cancelled`].
 pub fn held<'a>(
     state: &'a State,
     certificate: &Fingerprint,
@@ -49,7 +50,7 @@ pub fn held<'a>(
 ) -> Result<&'a Job, Refusal> {
     let node = holder(state, certificate, now, trusted)?;
     let job = own(state, node, id)?;
-    check_lease(job, token)?;
+    check_lease(state, job, token)?;
     if job.cancel {
         return Err(cancelled(id));
     }
@@ -61,6 +62,7 @@ pub fn held<'a>(
 }
 
 fn decide_submit(state: &State, jobs: Vec<Wanted>, context: &Context) -> Decision {
+    let turned = turned(state, &jobs)?;
     let mut ids = BTreeSet::new();
     let mut more: BTreeMap<NodeId, usize> = BTreeMap::new();
     let mut events = Vec::new();
@@ -78,10 +80,49 @@ fn decide_submit(state: &State, jobs: Vec<Wanted>, context: &Context) -> Decisio
             return Err(Refusal::new(Code::Held, "nothing was queued", why, "ask again under a fresh id"));
         }
         *more.entry(job.node).or_default() += 1;
-        events.push(Event::Submitted { job, org: node.org.clone(), by: context.actor.clone() }.into());
+        let binding = match job.spec.lane() {
+            Lane::Network if turned.contains(&job.node) => Binding { generation: next(state), ..Binding::default() },
+            Lane::Network => Binding { generation: state.jobs.network(job.node).generation, ..Binding::default() },
+            Lane::Workload => Binding::default(),
+        };
+        events.push(Event::Submitted { job, org: node.org.clone(), by: context.actor.clone(), binding }.into());
     }
     refuse_overfull(state, &more)?;
+    events.extend(superseding(state, &turned));
     Ok(events)
+}
+
+/// The nodes whose networks these jobs want otherwise than they are wanted until now.
+fn turned(state: &State, jobs: &[Wanted]) -> Result<BTreeSet<NodeId>, Refusal> {
+    let mut wanted: BTreeMap<NodeId, Level> = BTreeMap::new();
+    for (node, level) in jobs.iter().filter_map(|job| Some((job.node, job.spec.wants()?))) {
+        if *wanted.entry(node).or_insert(level) != level {
+            let why = format!("the network of node {node} is wanted both up and down");
+            return Err(Refusal::new(Code::Invalid, "nothing was queued", why, "ask for one after the other"));
+        }
+    }
+    let other = wanted.into_iter().filter(|(node, level)| state.jobs.network(*node).wanted != *level);
+    Ok(other.map(|(node, _)| node).collect())
+}
+
+/// The number of the change that is being decided.
+fn next(state: &State) -> Revision {
+    Revision(state.revision.0 + 1)
+}
+
+/// Ends the network jobs of these nodes that wait. What runs is stopped at its next heartbeat.
+fn superseding(state: &State, turned: &BTreeSet<NodeId>) -> Vec<crate::Event> {
+    let boards = turned.iter().filter_map(|node| Some((*node, state.jobs.boards.get(node)?)));
+    let waiting = boards.flat_map(|(node, board)| {
+        let network = board.queued.iter().filter(|(lane, _, _)| *lane == Lane::Network);
+        network.map(move |(_, _, id)| (node, *id))
+    });
+    let (over, jobs): (Vec<NodeId>, Vec<JobId>) = waiting.unzip();
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let superseded = Event::Superseded { jobs, generation: next(state) };
+    [superseded.into()].into_iter().chain(surplus(state, &over)).collect()
 }
 
 fn check_wanted(job: &Wanted) -> Result<(), String> {
@@ -150,28 +191,33 @@ fn read_capabilities(reported: BTreeMap<String, Capability>) -> Result<BTreeMap<
 }
 
 fn decide_complete(state: &State, complete: Complete, context: &Context) -> Decision {
-    let Complete { certificate, job: id, token, attempt, outcome, result, live } = complete;
+    let Complete { certificate, job: id, token, attempt, outcome, result, stuck, live } = complete;
     let node = holder(state, &certificate, context.now, context.clock_trusted)?;
     let job = own(state, node, id)?;
     let answered = Answered { attempt, token, outcome, result };
     if job.results.contains(&answered) {
         return Ok(Vec::new());
     }
-    check_lease(job, &token)?;
+    check_lease(state, job, &token)?;
     if attempt != job.attempt {
         return Err(stale(id, "the lease is of another attempt"));
     }
     if !live {
         return Err(stale(id, "the lease has expired"));
     }
-    let phase = match outcome {
-        Outcome::Succeeded => Phase::Succeeded,
-        Outcome::Failed | Outcome::Retryable if job.cancel => Phase::Cancelled,
-        Outcome::Failed => Phase::Failed { why: format!("attempt {attempt} failed for good") },
-        Outcome::Retryable => after(job, "it failed", context),
+    let phase = match (outcome, &stuck) {
+        (Outcome::Succeeded, _) => Phase::Succeeded,
+        // Neither a cancel nor its attempts end a job of which something still runs.
+        (Outcome::Retryable, Some(_)) if attempt < ATTEMPTS_MAX => again(job, context),
+        (Outcome::Failed | Outcome::Retryable, _) if job.cancel => Phase::Cancelled,
+        (Outcome::Retryable, Some(why)) => {
+            Phase::Failed { why: format!("after {attempt} attempts it is stuck: {why}") }
+        }
+        (Outcome::Failed, _) => Phase::Failed { why: format!("attempt {attempt} failed for good") },
+        (Outcome::Retryable, None) => after(job, "it failed", context),
     };
     let over = if phase.is_over() { vec![node] } else { vec![] };
-    let completed = Event::Completed { job: id, answered, phase };
+    let completed = Event::Completed { job: id, answered, phase, stuck };
     Ok([completed.into()].into_iter().chain(surplus(state, &over)).collect())
 }
 
@@ -180,6 +226,11 @@ fn after(job: &Job, why: &str, context: &Context) -> Phase {
     if job.attempt >= job.attempts {
         return Phase::Failed { why: format!("attempt {} of {} was the last: {why}", job.attempt, job.attempts) };
     }
+    again(job, context)
+}
+
+/// Back to the queue after a pause.
+fn again(job: &Job, context: &Context) -> Phase {
     let doubled = BACKOFF.saturating_mul(1 << (job.attempt - 1).min(32));
     let longest = doubled.min(BACKOFF_MAX);
     let chance = hash_of(b"holdfast/backoff/v1", &[&context.entropy, job.id.0.as_bytes()]);
@@ -193,8 +244,11 @@ fn decide_reap(state: &State, expired: &[(JobId, u32)], context: &Context) -> Ve
     for (id, attempt) in expired {
         let open = state.jobs.is_open(*id, *attempt);
         let Some(job) = state.jobs.all.get(id).filter(|_| open) else { continue };
-        let phase =
-            if job.cancel { Phase::Cancelled } else { after(job, "its lease ended without an answer", context) };
+        let phase = match state.jobs.superseded_by(job) {
+            Some(generation) => Phase::Superseded { generation },
+            None if job.cancel => Phase::Cancelled,
+            None => after(job, "its lease ended without an answer", context),
+        };
         if phase.is_over() {
             over.push(job.node);
         }
@@ -223,13 +277,15 @@ fn surplus(state: &State, over: &[NodeId]) -> Option<crate::Event> {
 fn decide_cancel(state: &State, id: JobId, context: &Context) -> Decision {
     let job = find_job(state, id, context)?;
     match job.phase {
+        Phase::Queued { .. } | Phase::Leased { .. } if job.cancel => Ok(Vec::new()),
+        // Something of it runs: it is over when its node has seen that end.
+        Phase::Queued { .. } if job.stuck.is_some() => Ok(vec![Event::CancelAsked { job: id }.into()]),
         Phase::Queued { .. } => {
             Ok([Event::Cancelled { job: id }.into()].into_iter().chain(surplus(state, &[job.node])).collect())
         }
-        Phase::Leased { .. } if job.cancel => Ok(Vec::new()),
         Phase::Leased { .. } => Ok(vec![Event::CancelAsked { job: id }.into()]),
         Phase::Cancelled => Ok(Vec::new()),
-        Phase::Succeeded | Phase::Failed { .. } => Err(Refusal::new(
+        Phase::Succeeded | Phase::Failed { .. } | Phase::Superseded { .. } => Err(Refusal::new(
             Code::Conflict,
             format!("job {id} was not cancelled"),
             format!("it is over: {}", job.phase.as_str()),
@@ -242,8 +298,15 @@ fn decide_retry(state: &State, id: JobId, context: &Context) -> Decision {
     let job = find_job(state, id, context)?;
     let refused =
         |why: &str, todo: &str| Err(Refusal::new(Code::Conflict, format!("job {id} was not queued again"), why, todo));
-    if !state.nodes.all.contains_key(&job.node) {
+    // A machine that left may have come back as another tenant's.
+    if state.nodes.all.get(&job.node).is_none_or(|node| node.org != job.org) {
         return refused("its node is gone", "run the same on another node: `holdfast job run`");
+    }
+    if !matches!(job.phase, Phase::Succeeded) && state.jobs.superseded_by(job).is_some() {
+        return refused(
+            "something newer is wanted than what it was asked under",
+            "run the same again: `holdfast job run`",
+        );
     }
     match job.phase {
         Phase::Queued { not_before } if not_before <= context.now => Ok(Vec::new()),
@@ -252,7 +315,7 @@ fn decide_retry(state: &State, id: JobId, context: &Context) -> Decision {
         }
         Phase::Leased { .. } => refused("its node is at it", "wait until that attempt has ended, or cancel it"),
         Phase::Succeeded => refused("it is done", "run the same again: `holdfast job run`"),
-        Phase::Failed { .. } | Phase::Cancelled => {
+        Phase::Failed { .. } | Phase::Cancelled | Phase::Superseded { .. } => {
             refuse_overfull(state, &BTreeMap::from([(job.node, 1)]))?;
             let attempts = job.attempts.max(job.attempt + 1);
             Ok(vec![Event::Retried { job: id, not_before: context.now, attempts }.into()])
@@ -272,14 +335,17 @@ fn own(state: &State, node: NodeId, id: JobId) -> Result<&Job, Refusal> {
     job.ok_or_else(|| not_found(id, "stop what belongs to it"))
 }
 
-/// Refuses a token that is not that of the present lease.
-fn check_lease(job: &Job, token: &Fingerprint) -> Result<(), Refusal> {
+/// Refuses a token that is not that of the present lease, and what nobody wants any more.
+fn check_lease(state: &State, job: &Job, token: &Fingerprint) -> Result<(), Refusal> {
     match &job.phase {
-        Phase::Leased { token: held, .. } if held == token => Ok(()),
+        Phase::Leased { token: held, .. } if held == token => {
+            state.jobs.superseded_by(job).map_or(Ok(()), |generation| Err(superseded(job.id, generation)))
+        }
         Phase::Leased { .. } => Err(stale(job.id, "the lease is not the present one")),
         Phase::Queued { .. } => Err(stale(job.id, "the lease has ended, and the job waits for its next attempt")),
         Phase::Succeeded | Phase::Failed { .. } => Err(stale(job.id, "the job is over")),
         Phase::Cancelled => Err(cancelled(job.id)),
+        Phase::Superseded { generation } => Err(superseded(job.id, *generation)),
     }
 }
 
@@ -294,4 +360,9 @@ fn stale(id: JobId, why: &str) -> Refusal {
 fn cancelled(id: JobId) -> Refusal {
     let todo = "stop what belongs to it, and then say how far it came";
     Refusal::new(Code::Cancelled, format!("job {id} was cancelled"), "somebody wants it stopped", todo)
+}
+
+fn superseded(id: JobId, generation: Revision) -> Refusal {
+    let why = format!("something newer is wanted since change {generation}");
+    Refusal::new(Code::Superseded, format!("nothing was done for job {id}"), why, "stop what belongs to it")
 }
