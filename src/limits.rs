@@ -20,8 +20,14 @@ pub const TOKEN_LIFE_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 pub const RECEIPT_LIFE: Duration = Duration::from_secs(3600);
 /// Receipts kept per caller and route.
 pub const RECEIPTS_PER_CALLER: usize = 4;
-/// A client certificate's life.
+/// A client certificate's life where none is configured.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The shortest that may be configured, for rehearsals: the third that is left for renewing it takes a lost answer or two.
+pub const CERTIFICATE_LIFE_MIN: Duration = Duration::from_secs(10);
+/// The longest: a stolen key that nobody missed is of use for a quarter of a year at most.
+pub const CERTIFICATE_LIFE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How far before now a client certificate begins, or an eighth of its life if that is less: machines' clocks differ.
+pub const CERTIFICATE_BACKDATED: Duration = Duration::from_secs(3600);
 
 /// A lease on a job, from its grant and from each heartbeat: three heartbeats of an agent may be lost.
 pub const LEASE: Duration = Duration::from_secs(45);
@@ -180,3 +186,5 @@ pub const FENCED_JOBS: usize = 1024;
 pub const FENCE_FILE: u64 = 1024 * 1024;
 /// The longest pause between two attempts at renewing a client certificate, which has a third of its life for them.
 pub const CERTIFICATE_RETRY: Duration = Duration::from_secs(300);
+/// The same of a node that has no certificate that is good, and so takes no jobs until it gets one.
+pub const CERTIFICATE_ASK_RETRY: Duration = Duration::from_secs(30);

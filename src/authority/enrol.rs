@@ -1,27 +1,21 @@
 //! The two ways in: `POST /v1/enroll` with a token, and the first register of an admitted key.
 //!
-//! The certificate is issued before the change is submitted, and the change holds its fingerprint and window: one whose
-//! change was not committed opens nothing. The bearer secret is made here too, and only its hash goes into the change.
+//! The certificate is issued before the change is submitted, and the change holds its fingerprint and window. The bearer
+//! secret is made here too, and only its hash goes into the change.
 
 use crate::authority::records::Records;
 use crate::authority::refusal::{self, Refused};
 use crate::authority::request::{Now, Request};
 use crate::authority::{Authority, body, receipt::Claim};
-use crate::keys::IssuedCertificate;
 use crate::limits;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::peers::{Knock, PeerList, RegisterBody};
 use crate::wire::signed::Signed;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, Millis, NodeId, SigningKey};
 use state::subject::enrolment::{self, Admitted, Join};
 use state::{Command, State};
 use zeroize::Zeroizing;
-
-/// How far before now a certificate begins: the clocks of appliance and gateway's readers may differ.
-const BACKDATED_MS: u64 = 3_600_000;
 
 /// A machine on its way in: what is asked of the writer, and what it will be told.
 pub struct Joining {
@@ -101,12 +95,13 @@ impl Authority {
             seq: 0,
         };
         let node = enrolment::id_of(state, &join.signing_key, grant.node);
-        self.joining(join, node, &presented.body.certificate_request, now)
+        self.joining(state, join, node, &presented.body.certificate_request, now)
     }
 
     /// A machine whose key was let in and that registers for the first time.
     pub fn join_admitted(
         &self,
+        state: &State,
         admitted: &Admitted,
         key: SigningKey,
         body: &RegisterBody,
@@ -126,11 +121,18 @@ impl Authority {
             window: (Millis(0), Millis(0)),
             seq: body.envelope.seq,
         };
-        self.joining(join, admitted.id, &knock.certificate_request, now)
+        self.joining(state, join, admitted.id, &knock.certificate_request, now)
     }
 
-    fn joining(&self, mut join: Join, node: NodeId, request: &str, now: Now) -> Result<Joining, Refused> {
-        let issued = self.issue(node, request, now)?;
+    fn joining(
+        &self,
+        state: &State,
+        mut join: Join,
+        node: NodeId,
+        request: &str,
+        now: Now,
+    ) -> Result<Joining, Refused> {
+        let issued = self.issue(state, node, request, now)?;
         let secret = crate::entropy::secret();
         join.mesh_token = Fingerprint::from_bytes(Sha256::digest(secret.as_slice()).into());
         join.certificate = issued.fingerprint;
@@ -141,15 +143,6 @@ impl Authority {
             certificate: issued.pem,
             command: enrolment::Command::Join(Box::new(join)).into(),
         })
-    }
-
-    /// A client certificate for the key of a request in base64. It opens nothing until a change holds its fingerprint.
-    pub(super) fn issue(&self, node: NodeId, request: &str, now: Now) -> Result<IssuedCertificate, Refused> {
-        let request = STANDARD.decode(request).map_err(|_| refusal::invalid("`certificate_request` is not base64"))?;
-        let life = u64::try_from(limits::CERTIFICATE_LIFE.as_millis()).expect("a week in milliseconds");
-        let begins = Millis(now.wall.0.saturating_sub(BACKDATED_MS));
-        let issued = self.ca.issue(&request, node, begins, now.wall.plus(life));
-        issued.map_err(|error| refusal::invalid(error.to_string()))
     }
 
     /// What a machine is told that has joined, by the state after it, durable or not.

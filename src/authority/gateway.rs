@@ -1,17 +1,17 @@
-//! The gateway's callers, known by their client certificates, and the calls that need no job: presence and renewal.
+//! The gateway's callers, known by their client certificates, and their unchanged heartbeat.
 
+use crate::authority::Authority;
 use crate::authority::records::Records;
 use crate::authority::refusal::{self, Refused};
 use crate::authority::request::Now;
-use crate::authority::{Authority, receipt::Claim};
-use crate::wire::jobs::{Presence, Renewal, Renewed, Seen};
+use crate::wire::jobs::{Presence, Seen};
 use crate::wire::roster::Roster;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use state::State;
 use state::model::{Fingerprint, NodeId, Revision};
 use state::subject::enrolment;
 use state::view::records::Liveness;
-use state::{Command, State};
 use std::net::IpAddr;
 
 /// The node that a certificate is good for now. Whatever is wrong with it, the refusal is the same.
@@ -24,16 +24,6 @@ pub fn authorities(state: &State) -> (Revision, Vec<Vec<u8>>) {
     let Some(roster) = &state.appliances.roster else { return (Revision(0), Vec::new()) };
     let named = serde_json::from_str(&roster.document).map_or_else(|_| Vec::new(), |roster: Roster| roster.appliances);
     (roster.revision, named.iter().filter_map(|appliance| STANDARD.decode(&appliance.ca).ok()).collect())
-}
-
-/// A renewal: what is asked of the writer, and what the node will be told.
-pub struct Renewing {
-    /// The command.
-    pub command: Command,
-    /// The answer.
-    pub renewed: Renewed,
-    /// Where it is kept: the same request of the same node gets the same certificate.
-    pub claim: Claim,
 }
 
 impl Authority {
@@ -54,24 +44,5 @@ impl Authority {
             now: now.wall,
             register: !known || member.liveness != Liveness::Here || presence.roster_revision < roster,
         })
-    }
-
-    /// The next certificate of a node that calls by `certificate`.
-    pub fn renewal(
-        &self,
-        node: NodeId,
-        certificate: Fingerprint,
-        renewal: &Renewal,
-        now: Now,
-    ) -> Result<Renewing, Refused> {
-        let issued = self.issue(node, &renewal.certificate_request, now)?;
-        let command = enrolment::Command::RenewCertificate {
-            by: certificate,
-            certificate: issued.fingerprint,
-            window: (issued.not_before, issued.not_after),
-        };
-        let claim = Claim::by_content(node, "certificate/renew", renewal.certificate_request.as_bytes());
-        let renewed = Renewed { certificate: issued.pem, not_after: issued.not_after };
-        Ok(Renewing { command: command.into(), renewed, claim })
     }
 }

@@ -2,6 +2,7 @@
 //! simulation can ask it directly.
 
 pub mod body;
+pub mod certificate;
 pub mod enrol;
 pub mod gateway;
 pub mod leases;
@@ -28,6 +29,7 @@ pub struct Authority {
     /// Signs and remembers what nodes are told.
     pub records: records::Records,
     ca: CertificateAuthority,
+    certificate_life: Duration,
     soft: Mutex<Soft>,
 }
 
@@ -47,8 +49,8 @@ pub struct Soft {
 }
 
 impl Authority {
-    /// An authority that starts listening at `now` by the boot clock.
-    pub fn new(records: records::Records, ca: CertificateAuthority, now: Duration) -> Self {
+    /// An authority whose certificates live so long, and that starts listening at `now` by the boot clock.
+    pub fn new(records: records::Records, ca: CertificateAuthority, certificate_life: Duration, now: Duration) -> Self {
         let soft = Soft {
             presence: presence::Presence::new(now),
             pending: pending::Pending::default(),
@@ -58,7 +60,7 @@ impl Authority {
             enrolments: rates::Rates::new(Some(limits::ENROL_TOTAL)),
             failures: rates::Rates::new(None),
         };
-        Self { records, ca, soft: Mutex::new(soft) }
+        Self { records, ca, certificate_life, soft: Mutex::new(soft) }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::authority::refusal::{self, Refused, problem};
 use crate::authority::request::{Now, Request};
 use crate::authority::{Authority, Soft, body};
 use crate::limits;
-use crate::wire::peers::{Envelope, Knock, LeaveBody, RegisterBody};
+use crate::wire::peers::{CertificateBody, Envelope, Knock, LeaveBody, RegisterBody};
 use crate::wire::problem::Clock;
 use crate::wire::signed::Kind;
 use serde::de::DeserializeOwned;
@@ -40,6 +40,12 @@ impl Enveloped for RegisterBody {
 }
 
 impl Enveloped for LeaveBody {
+    fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+}
+
+impl Enveloped for CertificateBody {
     fn envelope(&self) -> &Envelope {
         &self.envelope
     }

@@ -3,11 +3,14 @@
 use super::*;
 use crate::authority::refusal::Refused;
 use crate::authority::request::{Now, Request};
-use crate::authority::signature::{Caller, Examined};
+use crate::authority::signature::{Caller, Enveloped, Examined};
 use crate::keys::ApplianceKeys;
-use crate::wire::peers::{Envelope, Knock, LeaveBody, PeerList, RegisterBody, ServiceClaim, signed_lines};
+use crate::wire::peers::{
+    CertificateBody, Envelope, Knock, LeaveBody, PeerList, RegisterBody, ServiceClaim, signed_lines,
+};
 use crate::wire::problem::Clock;
 use crate::wire::signed::Kind;
+use base64::Engine;
 use ed25519_dalek::{Signer, SigningKey as Ed25519};
 use sha2::{Digest, Sha256};
 use state::model::{
@@ -70,7 +73,7 @@ impl Fixture {
         let keys = ApplianceKeys::make(&dir.path().join("appliance")).unwrap();
         let key = keys.signing_key();
         let records = records::Records::new(keys.signing.clone(), APPLIANCE);
-        let authority = Authority::new(records, keys.ca, Duration::ZERO);
+        let authority = Authority::new(records, keys.ca, limits::CERTIFICATE_LIFE, Duration::ZERO);
         let mut fixture = Self { state: State::default(), authority, key };
         fixture.make(appliances::Command::Found {
             fleet: Fleet {
@@ -207,6 +210,22 @@ fn code<T>(result: Result<T, Refused>) -> (u16, String) {
 /// to the byte whatever else is wrong.
 #[test]
 fn the_order_of_the_checks_is_total() {
+    in_order::<RegisterBody>("POST", "/v1/peers/register", |envelope| {
+        serde_json::to_vec(&RegisterBody { envelope, ..body(3, 0) })
+    });
+    in_order::<LeaveBody>("DELETE", &format!("/v1/peers/{}", node_id(3)), |envelope| {
+        serde_json::to_vec(&LeaveBody { envelope, node: node_id(3) })
+    });
+    in_order::<CertificateBody>("POST", "/v1/peers/certificate", |envelope| {
+        serde_json::to_vec(&CertificateBody { envelope, certificate_request: "AAAA".into() })
+    });
+}
+
+fn in_order<B: Enveloped + std::fmt::Debug>(
+    method: &'static str,
+    path: &str,
+    said: impl Fn(Envelope) -> serde_json::Result<Vec<u8>>,
+) {
     const ORDER: [(u16, &str); 9] = [
         (413, "too_large"),
         (429, "too_many_requests"),
@@ -228,25 +247,23 @@ fn the_order_of_the_checks_is_total() {
     let mut classes: std::collections::BTreeMap<usize, String> = std::collections::BTreeMap::new();
     for faults in 0..1u32 << ORDER.len() {
         let has = |n: usize| faults & (1 << n) != 0;
-        let mut body = body(3, if has(8) { 5 } else { 1001 + u64::from(faults) });
-        if has(7) {
-            body.envelope.audience = FleetId(Uuid::from_u128(9));
-        }
-        let mut bytes = serde_json::to_vec(&body).unwrap();
+        let seq = if has(8) { 5 } else { 1001 + u64::from(faults) };
+        let audience = if has(7) { FleetId(Uuid::from_u128(9)) } else { FLEET };
+        let mut bytes = said(Envelope { seq, audience, epoch: None }).unwrap();
         if has(5) {
             bytes.pop();
             bytes.extend_from_slice(b",\"x\":1}");
         }
         let at = if has(4) { NOW.wall.plus(600_000) } else { NOW.wall };
         let signer = if has(6) { 9 } else { 3 };
-        let mut sent = Sent::new("POST", "/v1/peers/register", signer, if has(2) { 66 } else { 3 }, at, bytes);
+        let mut sent = Sent::new(method, path, signer, if has(2) { 66 } else { 3 }, at, bytes);
         if has(3) {
             sent.signature.replace_range(0..2, if sent.signature.starts_with("00") { "01" } else { "00" });
         }
         let [high, low] = u16::try_from(faults).unwrap().to_be_bytes();
         sent.source = if has(1) { spent } else { IpAddr::from([10, 0, high, low]) };
         let request = Request { body: (!has(0)).then_some(sent.body.as_slice()), ..sent.request() };
-        let answer = fixture.authority.examine::<RegisterBody>(&fixture.state, &request, NOW);
+        let answer = fixture.authority.examine::<B>(&fixture.state, &request, NOW);
         let Some(first) = (0..ORDER.len()).find(|n| has(*n)) else {
             assert_eq!(answer.unwrap().caller, Caller::Node(node_id(3)));
             continue;
@@ -357,6 +374,29 @@ fn a_revoked_node_is_refused_with_its_signed_tombstone() {
     assert_eq!((tombstone.id, tombstone.reason), (node_id(3), Gone::Revoked));
     let read = Sent::new("GET", "/v1/peers", 3, 3, NOW.wall, Vec::new());
     assert!(fixture.authority.examine_read(&fixture.state, &read.request(), NOW).err().unwrap().tombstone.is_some());
+}
+
+/// A clock that is behind issues no certificate that is over once it is set.
+#[test]
+fn a_certificate_begins_by_the_latest_time_ever_seen() {
+    let mut fixture = Fixture::new();
+    fixture.join(3, "web-1");
+    let request = base64::engine::general_purpose::STANDARD.encode(crate::keys::P256Key::generate().request());
+    let body = CertificateBody { envelope: body(3, 1).envelope, certificate_request: request };
+    let bytes = serde_json::to_vec(&body).unwrap();
+    let sent = Sent::new("POST", "/v1/peers/certificate", 3, 3, NOW.wall, bytes);
+    let window = |wall| {
+        let examined: Examined<CertificateBody> =
+            fixture.authority.examine(&fixture.state, &sent.request(), NOW).unwrap();
+        let issuing = fixture.authority.certificate(&fixture.state, examined, Now { wall, ..NOW }).ok().unwrap();
+        let Command::Enrolment(enrolment::Command::IssueCertificate { window, .. }) = issuing.command else { panic!() };
+        assert_eq!(window.1, issuing.renewed.not_after);
+        (window.0.0, window.1.0)
+    };
+    let (hour, week) = (3_600_000, 7 * 24 * 3_600_000);
+    assert_eq!(window(NOW.wall), (NOW.wall.0 - hour, NOW.wall.0 + week));
+    assert_eq!(window(Millis(5)), window(NOW.wall));
+    assert_eq!(window(NOW.wall.plus(hour)), (NOW.wall.0, NOW.wall.0 + hour + week));
 }
 
 #[test]

@@ -1,22 +1,14 @@
 //! Durations and instants as people write and read them.
 
+use crate::config::seconds;
 use crate::wire::operator::LivenessWord;
 use state::model::Millis;
 use std::time::Duration;
 
 /// Reads `90s`, `30m`, `1h` or `7d`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || "give a number with s, m, h or d, such as 1h".to_owned();
-    let unit = text.chars().last().ok_or_else(bad)?;
-    let seconds: u64 = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 24 * 3600,
-        _ => return Err(bad()),
-    };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| bad())?;
-    let life = count.checked_mul(seconds).filter(|life| (1..=366 * 24 * 3600).contains(life));
+    let seconds = seconds(text).ok_or_else(|| "give a number with s, m, h or d, such as 1h".to_owned())?;
+    let life = Some(seconds).filter(|life| (1..=366 * 24 * 3600).contains(life));
     life.map(Duration::from_secs).ok_or_else(|| "give at least 1s and at most a year".to_owned())
 }
 

@@ -5,15 +5,18 @@
 
 mod file;
 mod host;
+mod life;
 mod routes;
 
 pub use file::{ConfigError, ConfigFile, keys};
 pub use host::{Host, HostError};
+pub use life::{Life, LifeError, seconds};
 pub use routes::{Overlap, overlap};
 
 use serde::{Deserialize, Serialize};
 use state::model::{Name, Prefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// The keys, each of which may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
@@ -39,6 +42,10 @@ pub struct Settings {
     #[arg(long, value_name = "IP:PORT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
+    /// How long a node's client certificate lasts
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_life: Option<Life>,
     /// This machine joins its own mesh
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,6 +110,8 @@ pub struct Config {
     pub listen: IpAddr,
     /// Where the appliance's own resolver listens.
     pub dns: Option<SocketAddr>,
+    /// How long a node's client certificate lasts.
+    pub certificate_life: Duration,
     /// Whether this machine joins its own mesh.
     pub node: bool,
     /// The ports.
@@ -133,6 +142,7 @@ impl Settings {
             mesh_prefix: Some(default_mesh_prefix()),
             listen: Some(Ipv4Addr::UNSPECIFIED.into()),
             dns: None,
+            certificate_life: Some(Life::default()),
             node: Some(false),
             ports: PortSettings {
                 mesh: Some(4300),
@@ -153,6 +163,7 @@ impl Settings {
             mesh_prefix: self.mesh_prefix.or(other.mesh_prefix),
             listen: self.listen.or(other.listen),
             dns: self.dns.or(other.dns),
+            certificate_life: self.certificate_life.or(other.certificate_life),
             node: self.node.or(other.node),
             ports: PortSettings {
                 mesh: self.ports.mesh.or(other.ports.mesh),
@@ -221,6 +232,7 @@ pub fn resolve(flags: Settings, file: Option<&ConfigFile>) -> Result<Config, Con
         mesh_prefix,
         listen,
         dns: all.dns,
+        certificate_life: all.certificate_life.unwrap_or_default().into(),
         node: all.node.unwrap_or_default(),
         ports,
     })

@@ -35,6 +35,10 @@ fn every_slip_is_refused_with_its_line() {
         ("ports.mesh = 5\nports.page = 5", "/etc/c.toml:2: `ports.page` and /etc/c.toml:1: `ports.mesh`: both are 5"),
         ("ports.mesh = 4301", "`ports.gateway` and /etc/c.toml:1: `ports.mesh`: both are 4301"),
         ("dns = \"127.0.0.1:4300\"", "/etc/c.toml:1: `dns` and `ports`: 127.0.0.1:4300 has port 0 or the port of"),
+        (
+            "certificate_life = \"1y\"",
+            "/etc/c.toml:1: `1y` is no life of a certificate: give a number with s, m, h or d",
+        ),
         ("listen = \"224.0.0.1\"", "/etc/c.toml:1: `listen`: nothing can listen on the multicast address 224.0.0.1"),
     ];
     for (text, start) in table {
@@ -62,7 +66,7 @@ fn every_default_is_a_known_key_and_an_empty_file_is_fine() {
     for (key, _) in Settings::defaults().listed() {
         assert!(known.contains(&key), "{key}");
     }
-    assert_eq!(known.len(), 11);
+    assert_eq!(known.len(), 12);
     let empty = ConfigFile::parse(Path::new("c.toml"), "").unwrap();
     assert_eq!(resolve(Settings::default(), Some(&empty)).unwrap(), resolve(Settings::default(), None).unwrap());
 }

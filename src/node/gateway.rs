@@ -11,10 +11,13 @@ use crate::wire::peers::HEADER_IDEMPOTENCY;
 use crate::wire::problem::Problem;
 use crate::wire::roster::Roster;
 use reqwest::StatusCode;
+use rustls::AlertDescription;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use state::Code;
 use state::model::{Endpoint, Fingerprint, JobId};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
 
 /// Connections kept to one appliance: two lanes and the heartbeat. A node may have eight.
 const KEPT: usize = 3;
@@ -43,6 +46,29 @@ pub struct Gateway {
     endpoints: Vec<Endpoint>,
     /// The endpoint that answered last: the first to be tried.
     good: AtomicUsize,
+    refused: Notify,
+}
+
+/// Why one endpoint gave no answer that can be used.
+enum Missed {
+    /// Another one may.
+    Away(String),
+    /// It refuses this node's certificate; another one may not.
+    Uncertified(String),
+    /// It did answer.
+    Answered(CallError),
+}
+
+impl From<CallError> for Missed {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unreachable(why) => Self::Away(why),
+            CallError::Refused(problem) if problem.code == Code::CertificateRefused.as_str() => {
+                Self::Uncertified(problem.detail)
+            }
+            error @ (CallError::Refused(_) | CallError::Malformed(_) | CallError::Disk(_)) => Self::Answered(error),
+        }
+    }
 }
 
 impl Gateway {
@@ -66,7 +92,13 @@ impl Gateway {
             .tcp_keepalive_retries(2)
             .build()
             .expect("the settings are constants that reqwest accepts");
-        Self { http, endpoints: gateways.endpoints, good: AtomicUsize::new(0) }
+        Self { http, endpoints: gateways.endpoints, good: AtomicUsize::new(0), refused: Notify::new() }
+    }
+
+    /// Until no gateway takes the certificate any more, as any call has found. Callers are told that none answers: they
+    /// go on with the next certificate.
+    pub async fn refused(&self) {
+        self.refused.notified().await;
     }
 
     /// Asks for a job. The same key is the same question: a lease whose answer got lost is answered again.
@@ -117,15 +149,26 @@ impl Gateway {
     ) -> Result<(StatusCode, Vec<u8>), CallError> {
         let bytes = state::to_bytes(document);
         let good = self.good.load(Ordering::Relaxed);
-        let mut failures = Vec::new();
+        let (mut failures, mut refused) = (Vec::new(), false);
         for index in (0..self.endpoints.len()).map(|i| (good + i) % self.endpoints.len()) {
             match self.attempt(&self.endpoints[index], path, &bytes, key).await {
-                Err(CallError::Unreachable(why)) => failures.push(why),
-                answered => {
+                Ok(answer) => {
                     self.good.store(index, Ordering::Relaxed);
-                    return answered;
+                    return Ok(answer);
+                }
+                Err(Missed::Answered(error)) => {
+                    self.good.store(index, Ordering::Relaxed);
+                    return Err(error);
+                }
+                Err(Missed::Away(why)) => failures.push(why),
+                Err(Missed::Uncertified(why)) => {
+                    refused = true;
+                    failures.push(format!("{}: it refuses this node's certificate: {why}", self.endpoints[index]));
                 }
             }
+        }
+        if refused {
+            self.refused.notify_one();
         }
         if failures.is_empty() {
             failures.push("the roster names no gateway".into());
@@ -139,28 +182,30 @@ impl Gateway {
         path: &str,
         document: &[u8],
         key: Option<&str>,
-    ) -> Result<(StatusCode, Vec<u8>), CallError> {
+    ) -> Result<(StatusCode, Vec<u8>), Missed> {
         let mut request = self.http.post(format!("https://{endpoint}{path}"));
         request = request.header("content-type", "application/json").body(document.to_owned());
         if let Some(key) = key {
             request = request.header(HEADER_IDEMPOTENCY, key);
         }
-        let sent = request.send().await;
-        let response = sent.map_err(|error| CallError::Unreachable(format!("{endpoint}: {}", reason(&error))))?;
+        let response = request.send().await.map_err(|error| match alert(&error) {
+            Some(alert) => Missed::Uncertified(format!("{alert:?}")),
+            None => Missed::Away(format!("{endpoint}: {}", chain(&error))),
+        })?;
         let status = response.status();
         let bytes = body(response, limits::PROBLEM * 2).await?;
         if status.is_success() {
             return Ok((status, bytes));
         }
         if status.is_redirection() {
-            return Err(CallError::Unreachable(format!("{endpoint}: it is not the primary")));
+            return Err(Missed::Away(format!("{endpoint}: it is not the primary")));
         }
         match serde_json::from_slice::<Problem>(&bytes) {
-            Ok(problem) => Err(CallError::Refused(Box::new(problem))),
-            Err(_) if status.is_server_error() => Err(CallError::Unreachable(format!("{endpoint}: {status}"))),
+            Ok(problem) => Err(CallError::Refused(Box::new(problem)).into()),
+            Err(_) if status.is_server_error() => Err(Missed::Away(format!("{endpoint}: {status}"))),
             Err(error) => {
                 let why = format!("{endpoint} answered {path} with {status} and a malformed reason: {error}");
-                Err(CallError::Malformed(why))
+                Err(Missed::Answered(CallError::Malformed(why)))
             }
         }
     }
@@ -171,12 +216,16 @@ fn parse<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T, CallError> 
     read.map_err(|error| CallError::Malformed(format!("the answer to {path} is malformed: {error}")))
 }
 
-/// A client whose certificate is refused has ended its own side of the handshake already: it learns it from an alert, or
-/// from the closed connection.
-fn reason(error: &reqwest::Error) -> String {
-    let text = chain(error);
-    if text.contains("CertificateUnknown") || text.contains("AccessDenied") || text.contains("BadCertificate") {
-        return format!("this node's certificate is refused ({text})");
+/// The alert by which a server ended the connection: a client whose certificate is refused has ended its own side of the
+/// handshake already, and learns it from the first read.
+fn alert(error: &reqwest::Error) -> Option<AlertDescription> {
+    let mut cause: &dyn std::error::Error = error;
+    loop {
+        let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| cause.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = tls {
+            return Some(*alert);
+        }
+        cause = cause.source()?;
     }
-    text
 }

@@ -1,7 +1,7 @@
 //! A machine's side: what it is told, what it makes of it, and what it reads back.
 
 pub mod agent;
-mod certificate;
+pub mod certificate;
 pub mod claims;
 pub mod client;
 pub mod directory;

@@ -21,7 +21,7 @@ use crate::node::trust::Trust;
 use crate::node::upkeep::{self, Ask, Seen, Upkeep};
 use crate::node::view::Snapshot;
 use crate::node::wanted::{Machine, Own};
-use crate::wire::peers::{Envelope, LeaveBody};
+use crate::wire::peers::{CertificateBody, Envelope, LeaveBody};
 use crate::{clock, entropy, files, tasks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -128,6 +128,8 @@ struct Shell {
     gateways: watch::Sender<Gateways>,
     /// The gateway's client, while this node holds a certificate.
     gateway: watch::Receiver<Option<Arc<Gateway>>>,
+    /// The certificates that are asked for by the signing key.
+    certificates: mpsc::Receiver<certificate::Ask>,
     lanes: Option<Lanes>,
     stream: Option<JoinHandle<Option<()>>>,
     inputs: mpsc::Sender<Input>,
@@ -182,7 +184,8 @@ impl Shell {
         let (upkeep, seen) = Upkeep::new(dir.to_owned(), node.ifname.clone(), reconciler);
         tasks::spawn("upkeep", upkeep.run(asked));
         socket::serve(&directory.file(socket::NAME), call, asks.clone())?;
-        tasks::spawn("certificate", certificate::keep(dir.to_owned(), known, holding));
+        let (ask, certificates) = mpsc::channel(1);
+        tasks::spawn("certificate", certificate::keep(dir.to_owned(), known, holding, ask));
         Ok(Self {
             directory: directory.clone(),
             node,
@@ -191,6 +194,7 @@ impl Shell {
             client,
             gateways,
             gateway,
+            certificates,
             lanes: None,
             stream: None,
             inputs,
@@ -227,7 +231,12 @@ impl Shell {
                     }
                 }
                 Ok(()) = self.seen.changed() => self.look().await?,
-                Ok(()) = self.gateway.changed() => self.take(Input::Certified).await,
+                Some(ask) = self.certificates.recv() => self.certify(ask),
+                Ok(()) = self.gateway.changed() => {
+                    if self.gateway.borrow_and_update().is_some() {
+                        self.take(Input::Certified).await;
+                    }
+                }
                 () = tokio::time::sleep(nap) => self.take(Input::Tick).await,
             }
         }
@@ -309,6 +318,23 @@ impl Shell {
             // Refused only when the agent ends.
             let _ = inputs.send(work.await).await;
         });
+    }
+
+    /// Asks the appliances for a certificate, by the signing key.
+    fn certify(&self, ask: certificate::Ask) {
+        let client = self.client.clone();
+        let certificate::Ask { certificate_request, reply } = ask;
+        let envelope = self.envelope();
+        tasks::spawn("certificate request", async move {
+            // Whoever asked ends only with the agent.
+            let _ = reply.send(client.certificate(CertificateBody { envelope, certificate_request }).await);
+        });
+    }
+
+    /// What a signed body begins with; the client fills in `seq`.
+    fn envelope(&self) -> Envelope {
+        let report = self.agent.report();
+        Envelope { seq: 0, audience: report.trust.roster().fleet, epoch: report.held.epoch() }
     }
 
     fn resolve(&self, names: BTreeSet<String>) {
@@ -411,11 +437,8 @@ impl Shell {
             }
             Call::Down(reply) => return self.down(reply).await,
             Call::Leave(reply) => {
-                let report = self.agent.report();
-                let audience = report.trust.roster().fleet;
-                let envelope = Envelope { seq: 0, audience, epoch: report.held.epoch() };
                 let Some(node) = self.node.node else { return false };
-                match self.client.leave(LeaveBody { envelope, node }).await {
+                match self.client.leave(LeaveBody { envelope: self.envelope(), node }).await {
                     Ok(_) => return self.down(reply).await,
                     Err(error) => {
                         let failure = Failure::call("this node did not leave", error);

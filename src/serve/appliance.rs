@@ -1,10 +1,12 @@
 //! What the listeners of one appliance share, and the one way from them to the writer.
 
 use crate::authority::Authority;
+use crate::authority::certificate::Issuing;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::refusal::{self, Refused, problem};
 use crate::authority::request::Now;
 use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError, Wish};
+use crate::serve::http::ok;
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use state::model::{ApplianceId, Endpoint, Fingerprint, Millis, RequestId};
@@ -107,6 +109,14 @@ impl Appliance {
                 None => Err(lost_receipt()),
             },
         }
+    }
+
+    /// Has a certificate recorded as a node's. The answer is kept no longer than the certificate holds.
+    pub async fn certify(&self, issuing: Issuing) -> Result<Answer, Refused> {
+        let Issuing { node, command, renewed, claim, request } = issuing;
+        let mut change = Change::new(command, Actor::Node { id: node }, Role::Node, Some(claim), request.into());
+        change.expires = change.expires.min(renewed.not_after);
+        self.change(change, move |_| Ok(ok(&renewed))).await
     }
 
     /// The answer that a claim was given before.

@@ -1,5 +1,7 @@
-//! The mesh API: enrolling, registering, leaving, and reading peers. What is asked is judged by the authority.
+//! The mesh API: enrolling, registering, certificates by signing key, leaving, and reading peers. What is asked is judged by the authority.
 
+use crate::authority::body;
+use crate::authority::certificate::asked;
 use crate::authority::receipt::{Answer, Claim};
 use crate::authority::records::Records;
 use crate::authority::refusal::{Refused, from_decision, invalid, problem};
@@ -10,13 +12,13 @@ use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
 use crate::serve::http::{Received, json, number, ok, refuse, respond};
 use crate::serve::watch;
-use crate::wire::peers::{LeaveBody, RegisterBody};
+use crate::wire::peers::{CertificateBody, LeaveBody, RegisterBody};
 use axum::Router;
 use axum::extract::{Extension, Path, Request, State as Shared};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use state::model::{NodeId, Revision, SigningKey};
-use state::{Actor, Role};
+use state::{Actor, Role, State};
 use std::sync::Arc;
 
 /// What the routes share.
@@ -33,6 +35,7 @@ pub fn router(appliance: Arc<Appliance>, stop: Stop) -> Router {
         .route("/v1/peers/register", post(register))
         .route("/v1/peers", get(peers))
         .route("/v1/peers/watch", get(watching))
+        .route("/v1/peers/certificate", post(certificate))
         .route("/v1/peers/{id}", delete(leave))
         .route("/health", get(health))
         .fallback(no_route)
@@ -58,6 +61,15 @@ async fn enrol(Shared(mesh): Shared<Mesh>, Extension(place): Extension<Arc<Place
 async fn register(Shared(mesh): Shared<Mesh>, Extension(place): Extension<Arc<Place>>, request: Request) -> Response {
     let received = Received::read(request).await;
     respond(mesh.register(&received, &place).await)
+}
+
+async fn certificate(
+    Shared(mesh): Shared<Mesh>,
+    Extension(place): Extension<Arc<Place>>,
+    request: Request,
+) -> Response {
+    let received = Received::read(request).await;
+    respond(mesh.certificate(&received, &place).await)
 }
 
 async fn leave(
@@ -195,7 +207,7 @@ impl Mesh {
         let (actor, now) = (examined.actor(), now());
         let Examined { body, key, caller, .. } = examined;
         let (Caller::Admitted(admitted), Some(knock)) = (&caller, &body.knock) else { return Err(nothing_told()) };
-        let joining = app.authority.join_admitted(admitted, key, &body, knock, now)?;
+        let joining = app.authority.join_admitted(&app.handle.state(), admitted, key, &body, knock, now)?;
         let change = Change::new(joining.command.clone(), actor, Role::Node, claim, bytes);
         let answering = app.clone();
         let answer = app
@@ -209,6 +221,33 @@ impl Mesh {
         app.authority.soft().pending.remove(&key);
         self.joined(key, place);
         Ok(answer)
+    }
+
+    /// A certificate for a node that has none that is good. The same certificate request gets the same answer, whatever
+    /// number it comes under.
+    async fn certificate(&self, received: &Received, place: &Place) -> Result<Answer, Refused> {
+        let app = &self.appliance;
+        let (state, now) = (app.handle.state(), now());
+        let examined: Result<Examined<CertificateBody>, Refused> =
+            app.authority.examine(&state, &received.as_seen(place), now);
+        let examined = match examined {
+            Err(refused) if refused.code == "replayed" => return self.certified(&state, received).await.ok_or(refused),
+            examined => examined?,
+        };
+        if let Caller::Node(id) = examined.caller {
+            prove(place, id)?;
+            if !examined.again {
+                app.authority.soft().presence.hear(id, place.source(), now.boot, now.wall);
+            }
+        }
+        app.certify(app.authority.certificate(&state, examined, now)?).await
+    }
+
+    /// The answer of the first time, where the very bytes of a request come again after later ones.
+    async fn certified(&self, state: &State, received: &Received) -> Option<Answer> {
+        let body: CertificateBody = body::parse(received.body.as_deref()?).ok()?;
+        let claim = asked(*state.nodes.by_key.get(&received.key()?)?, &body);
+        self.appliance.repeated(&claim, body.certificate_request.as_bytes()).await.ok()?
     }
 
     async fn leave(&self, received: &Received, place: &Place, path_id: &str) -> Result<Answer, Refused> {

@@ -78,7 +78,7 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     let acceptor: TlsAcceptor = tls::server_config(leaf.clone(), key.der())?.into();
     let pin = keys.pin();
     let records = Records::new(keys.signing.clone(), id);
-    let authority = Authority::new(records, keys.ca, clock::boot());
+    let authority = Authority::new(records, keys.ca, config.certificate_life, clock::boot());
     let since = clock::wall();
     let appliance = Arc::new(Appliance { handle, authority, id, pin, advertised, since });
     let (stopper, stop) = stop::pair();

@@ -3,8 +3,9 @@
 
 use crate::wire::dataplane::{Proxy, Resolver, Told, Tunnel, TunnelPeer};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
+use crate::wire::jobs::{Renewal, Renewed};
 use crate::wire::operator::Publish;
-use crate::wire::peers::ServiceClaim;
+use crate::wire::peers::{CertificateBody, ServiceClaim};
 use crate::wire::peers::{ClaimVerdict, Envelope, Judged, Knock, LeaveBody, PeerList, RegisterAnswer, RegisterBody};
 use crate::wire::problem::{Clock, Problem};
 use crate::wire::roster::{Roster, RosterAppliance};
@@ -120,6 +121,11 @@ fn registering_and_leaving_keep_their_bytes() {
     );
     let leave = LeaveBody { envelope: Envelope { epoch: None, ..envelope }, node: NodeId(id()) };
     pinned(&leave, r#"{"envelope":{"seq":9,"audience":"@"},"node":"@"}"#);
+    let certificate = CertificateBody { envelope: leave.envelope, certificate_request: "AAAA".into() };
+    pinned(&certificate, r#"{"envelope":{"seq":9,"audience":"@"},"certificate_request":"AAAA"}"#);
+    pinned(&Renewal { certificate_request: "AAAA".into() }, r#"{"certificate_request":"AAAA"}"#);
+    let renewed = Renewed { certificate: "PEM".into(), not_after: Millis(1000) };
+    pinned(&renewed, r#"{"certificate":"PEM","not_after":1000}"#);
     let judged = |name: Name, verdict| Judged { space: Name::new("shop").unwrap(), name, verdict };
     let answer = RegisterAnswer {
         revision: Revision(5),

@@ -181,6 +181,17 @@ pub struct LeaveBody {
     pub node: NodeId,
 }
 
+/// `POST /v1/peers/certificate`: a node that has no client certificate that is good asks for one by its signing key. The
+/// answer is a [`Renewed`](crate::wire::jobs::Renewed).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateBody {
+    /// Sequence, audience, epoch.
+    pub envelope: Envelope,
+    /// DER of a PKCS #10 request for a fresh key, in base64.
+    pub certificate_request: String,
+}
+
 /// Heads with records: the answer of `GET /v1/peers`, each line of `GET /v1/peers/watch?after=REV`, and `peers.json`.
 ///
 /// As a full list it has every record of each head's scope. As a delta it has the heads that changed, the records whose

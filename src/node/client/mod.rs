@@ -12,7 +12,8 @@ pub use watch::Watch;
 
 use crate::limits;
 use crate::wire::enrol::{EnrolRequest, Enrolled};
-use crate::wire::peers::{LeaveBody, PeerList, RegisterAnswer, RegisterBody};
+use crate::wire::jobs::Renewed;
+use crate::wire::peers::{CertificateBody, LeaveBody, PeerList, RegisterAnswer, RegisterBody};
 use crate::wire::problem::{Clock, Problem};
 use crate::wire::roster::Roster;
 use crate::wire::signed::Kind;
@@ -115,6 +116,16 @@ impl Client {
     /// Registers. The body's `seq` is set here.
     pub async fn register(&self, mut body: RegisterBody) -> Result<RegisterAnswer, CallError> {
         self.numbered(Method::POST, "/v1/peers/register", |seq| {
+            body.envelope.seq = seq;
+            state::to_bytes(&body)
+        })
+        .await
+    }
+
+    /// Asks for a client certificate by the signing key. The body's `seq` is set here; the same certificate request gets
+    /// the same certificate.
+    pub async fn certificate(&self, mut body: CertificateBody) -> Result<Renewed, CallError> {
+        self.numbered(Method::POST, "/v1/peers/certificate", |seq| {
             body.envelope.seq = seq;
             state::to_bytes(&body)
         })

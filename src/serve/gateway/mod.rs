@@ -11,7 +11,7 @@ mod verifier;
 pub(crate) use jobs::result_row;
 
 use crate::authority::body;
-use crate::authority::gateway::{Renewing, identify};
+use crate::authority::gateway::identify;
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, invalid, problem, too_large};
 use crate::serve::appliance::{Appliance, Change, now};
@@ -178,11 +178,8 @@ impl Call<'_> {
     async fn renew(&self) -> Result<Answer, Refused> {
         let asked: Renewal = self.body()?;
         let authority = &self.appliance.authority;
-        let Renewing { command, renewed, claim } =
-            authority.renewal(self.node, self.client.certificate, &asked, now())?;
-        let request = self.received.body.clone().unwrap_or_default();
-        let change = Change::new(command, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
-        self.appliance.change(change, move |_| Ok(ok(&renewed))).await
+        let issuing = authority.renewal(&self.state(), self.node, self.client.certificate, asked, now())?;
+        self.appliance.certify(issuing).await
     }
 }
 

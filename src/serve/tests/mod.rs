@@ -5,4 +5,5 @@ mod gateway;
 mod hostile;
 mod jobs;
 mod matrix;
+mod renewal;
 mod rig;

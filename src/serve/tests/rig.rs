@@ -41,6 +41,11 @@ pub(super) type Said = (u16, String);
 
 impl Rig {
     pub(super) async fn new() -> Self {
+        Self::with_certificate_life(crate::limits::CERTIFICATE_LIFE).await
+    }
+
+    /// One whose nodes' certificates last so long.
+    pub(super) async fn with_certificate_life(life: std::time::Duration) -> Self {
         // Another test may have installed it, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
@@ -57,7 +62,7 @@ impl Rig {
         let acceptor = tls::server_config(leaf.clone(), key.clone_key()).unwrap();
         let pin = opened.keys.pin();
         let records = crate::authority::records::Records::new(opened.keys.signing.clone(), opened.id);
-        let authority = crate::authority::Authority::new(records, opened.keys.ca, clock::boot());
+        let authority = crate::authority::Authority::new(records, opened.keys.ca, life, clock::boot());
         let appliance = Arc::new(Appliance {
             handle: opened.handle,
             authority,
@@ -142,6 +147,7 @@ impl Rig {
         let request = keys::ClientKey::make(&dir).unwrap().request();
         let key = std::fs::read(dir.join("client.key")).unwrap();
         Machine {
+            dir,
             keys,
             request,
             key: PrivateKeyDer::from_pem_slice(&key).unwrap(),
@@ -171,6 +177,8 @@ impl Rig {
 }
 
 pub(super) struct Machine {
+    /// Its state directory: keys alone.
+    pub(super) dir: PathBuf,
     pub(super) keys: keys::NodeKeys,
     pub(super) request: Vec<u8>,
     pub(super) key: PrivateKeyDer<'static>,

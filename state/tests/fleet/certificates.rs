@@ -43,6 +43,33 @@ fn a_node_has_few_certificates_and_keeps_the_one_in_use() {
 }
 
 #[test]
+fn a_node_without_a_good_certificate_gets_one_by_its_signing_key() {
+    let mut fleet = Fleet::founded("10.90.0.0/16");
+    fleet.joined(1);
+    fleet.now = Millis(9_500_000);
+    assert_eq!(good(&fleet, 150..=210), [] as [u8; 0], "it slept through its life");
+    let later = |n| {
+        let mut command = issue(1, n);
+        let enrolment::Command::IssueCertificate { window, .. } = &mut command else { panic!() };
+        window.1 = Millis(10_000_000);
+        command
+    };
+    fleet.run(later(201)).unwrap();
+    fleet.run(later(202)).unwrap();
+    assert_eq!(good(&fleet, 150..=210), [201, 202], "an answer that was lost strands nobody");
+    assert_eq!(fleet.state.nodes.all[&id(1)].member.as_ref().unwrap().seq, 202, "a floor for what it sends next");
+    fleet.run(used(202)).unwrap();
+    assert_eq!(good(&fleet, 150..=210), [202]);
+    for n in 203..=209 {
+        fleet.run(later(n)).unwrap();
+    }
+    assert_eq!(good(&fleet, 150..=210), [202, 207, 208, 209], "few at a time, and the one in use stays");
+    fleet.run(nodes::Command::Revoke { target: nodes::RevokeTarget::Name(name("n1")) }).unwrap();
+    assert_eq!(fleet.code(later(210)), Code::NotAdmitted);
+    assert_eq!(fleet.code(issue(9, 210)), Code::NotAdmitted, "nobody's key");
+}
+
+#[test]
 fn a_certificate_ends_with_its_window_and_with_its_node() {
     let mut fleet = Fleet::founded("10.90.0.0/16");
     fleet.joined(1);

@@ -177,6 +177,12 @@ pub(crate) fn renew(by: u8, next: u8) -> enrolment::Command {
     enrolment::Command::RenewCertificate { by: hash(by), certificate: hash(next), window }
 }
 
+/// Node `key` asks by its signing key.
+pub(crate) fn issue(key: u8, next: u8) -> enrolment::Command {
+    let (key, window) = (SigningKey::from_bytes([key; 32]), (Millis(0), Millis(9_000_000)));
+    enrolment::Command::IssueCertificate { key, seq: u64::from(next), certificate: hash(next), window }
+}
+
 pub(crate) fn register(key: u8, services: &[(&str, u16)]) -> nodes::Command {
     nodes::Command::Register(Box::new(nodes::Register {
         key: SigningKey::from_bytes([key; 32]),

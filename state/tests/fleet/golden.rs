@@ -83,6 +83,8 @@ fn worked(fleet: &mut Fleet) {
     (stuck.certificate, stuck.stuck) = (hash(70), Some("process 7 does not end".into()));
     fleet.run(jobs::Command::Complete(stuck)).unwrap();
     fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 5, jobs::Spec::NetworkWithdraw {})] }).unwrap();
+    // What is new comes last, here: a line keeps its number.
+    fleet.run(issue(2, 71)).unwrap();
 }
 
 /// Compares, or with `HOLDFAST_GOLDEN=write` writes what a new format looks like, to be looked at and committed.

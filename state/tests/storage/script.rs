@@ -1,7 +1,7 @@
 //! A fleet's life as the store sees it: every command there is, in batches of one to three changes, with receipts, votes,
 //! checkpoints and a growing file in between; and what must be found of it afterwards.
 
-use crate::common::{Fleet, add, complete, hash, id, job, join, lease, name, register, remove, renew, submit};
+use crate::common::{Fleet, add, complete, hash, id, issue, job, join, lease, name, register, remove, renew, submit};
 use crate::medium::{Op, Recorder};
 use state::model::{ApplianceId, Millis, Revision, SigningKey};
 use state::store::{Batch, Body, Checkpoint, Entry, EntryId, Head, RowKey, Rows, SideRow, Store, state_hash};
@@ -65,6 +65,7 @@ fn commands() -> Vec<Command> {
     all.push(jobs::Command::Undrain { name: name("n2") }.into());
     all.push(renew(151, 97).into());
     all.push(enrolment::Command::UseCertificate { certificate: hash(97) }.into());
+    all.push(issue(2, 96).into());
     let appliance = appliances::Appliance {
         id: ApplianceId(uuid::Uuid::from_u128(900)),
         signing_key: SigningKey::from_bytes([90; 32]),
@@ -102,6 +103,7 @@ fn kind(command: &Command) -> usize {
         Command::Jobs(jobs::Command::Reap { .. }) => 20,
         Command::Jobs(jobs::Command::Drain { .. }) => 21,
         Command::Jobs(jobs::Command::Undrain { .. }) => 22,
+        Command::Enrolment(enrolment::Command::IssueCertificate { .. }) => 23,
     }
 }
 
@@ -111,7 +113,7 @@ fn every_command_is_in_the_script() {
     let mut kinds: Vec<usize> = commands().iter().map(kind).chain([0]).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, (0..=22).collect::<Vec<_>>());
+    assert_eq!(kinds, (0..=23).collect::<Vec<_>>());
 }
 
 impl Life {

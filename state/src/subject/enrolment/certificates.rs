@@ -1,10 +1,12 @@
 //! Client certificates after the first: a successor is good beside the one in use, until it has been used itself.
 //!
 //! A node's certificates are kept in the order in which they were issued. Using one ends those before it, so a renewal
-//! whose answer was lost costs nothing: the next one is used instead.
+//! whose answer was lost costs nothing: the next one is used instead. A node asks for the next one by the one in use, or
+//! by its signing key where it has none that is good; what becomes of the others is the same.
 
 use super::{Certificate, Event};
-use crate::model::{Fingerprint, Millis, NodeId};
+use crate::model::{Fingerprint, Millis, NodeId, SigningKey};
+use crate::subject::nodes;
 use crate::{Code, Context, Refusal, State};
 
 /// Certificates of a node that are good at a time; the oldest that is not in use goes. Renewals whose answers were lost.
@@ -16,7 +18,7 @@ pub fn certificate_refused() -> Refusal {
         Code::CertificateRefused,
         "the certificate was refused",
         "it is not the certificate of an active node",
-        "register on the mesh listener, which says more; `holdfast node token NAME` lets a known node in again",
+        "ask for a new one with the signing key, on the mesh listener, which says more",
     )
 }
 
@@ -48,12 +50,40 @@ pub(super) fn decide_renew(
     context: &Context,
 ) -> Result<Vec<crate::Event>, Refusal> {
     let node = holder(state, by, context.now, context.clock_trusted)?;
+    Ok(next(state, node, by, certificate, window))
+}
+
+pub(super) fn decide_issue(
+    state: &State,
+    key: &SigningKey,
+    seq: u64,
+    certificate: Fingerprint,
+    window: (Millis, Millis),
+) -> Result<Vec<crate::Event>, Refusal> {
+    let node = state.nodes.by_key.get(key).and_then(|id| state.nodes.all.get(id));
+    let (node, member) = node
+        .and_then(|node| node.member.as_ref().map(|member| (node.id, member)))
+        .ok_or_else(|| nodes::not_admitted(key))?;
+    // The first one is the last that is known to have been used, and may be still.
+    let in_use = member.certificates.first().unwrap_or(&certificate);
+    let mut events = next(state, node, in_use, certificate, window);
+    events.push(nodes::Event::SeqReached { node, seq }.into());
+    Ok(events)
+}
+
+/// One more certificate, and the end of those that are too many, the one in use aside.
+fn next(
+    state: &State,
+    node: NodeId,
+    in_use: &Fingerprint,
+    certificate: Fingerprint,
+    (not_before, not_after): (Millis, Millis),
+) -> Vec<crate::Event> {
     let held = certificates(state, node);
     let surplus = (held.len() + 1).saturating_sub(AT_ONCE);
-    let mut events = retired(node, held.iter().filter(|held| *held != by).take(surplus).copied().collect());
-    let (not_before, not_after) = window;
+    let mut events = retired(node, held.iter().filter(|held| *held != in_use).take(surplus).copied().collect());
     events.push(Event::CertificateIssued { node, certificate, not_before, not_after }.into());
-    Ok(events)
+    events
 }
 
 pub(super) fn decide_use(

@@ -136,6 +136,17 @@ pub enum Command {
         /// The next one's window.
         window: (Millis, Millis),
     },
+    /// A node that has no certificate that is good asks by its signing key.
+    IssueCertificate {
+        /// The key that signed the request.
+        key: SigningKey,
+        /// The request's `seq`.
+        seq: u64,
+        /// SHA-256 of the DER of the certificate that it is given.
+        certificate: Fingerprint,
+        /// The certificate's window.
+        window: (Millis, Millis),
+    },
     /// A node has used a certificate: those before it end.
     UseCertificate {
         /// Which.
@@ -206,6 +217,7 @@ impl Command {
             Self::Replace { .. } => "node.replace",
             Self::Join(_) => "node.join",
             Self::RenewCertificate { .. } => "certificate.renew",
+            Self::IssueCertificate { .. } => "certificate.issue",
             Self::UseCertificate { .. } => "certificate.use",
         }
     }

@@ -38,6 +38,9 @@ pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Resu
         Command::RenewCertificate { by, certificate, window } => {
             certificates::decide_renew(state, &by, certificate, window, context)
         }
+        Command::IssueCertificate { key, seq, certificate, window } => {
+            certificates::decide_issue(state, &key, seq, certificate, window)
+        }
         Command::UseCertificate { certificate } => certificates::decide_use(state, &certificate, context),
     }
 }
