@@ -141,4 +141,30 @@ mod tests {
             assert!(Claim::by_header(bad, String::new(), String::new()).is_err());
         }
     }
+
+    /// A receipt as an earlier version kept it: what is encrypted is `{"request":…,"expires":…,"answer":…}`.
+    const KEPT: &str = concat!(
+        "8a37559cd3cde76b804ed80f4602301421fa7a03806c4fbf7e230f3c36639ad6019842dafac4af66f24e984da61dbede7a8c",
+        "f230e0ccdc1b67792a5980fe9cf2fd003e8f4843d0968cd0dc3a7436ce860e22d3fdd92720a649980eb7c337f596e850d589",
+        "9960ffad4f0934c1f8bc5e192cfbc422927d2ce6d611189a2e7e71b5b4e49231b34bd73a92360d9a25b00643936081cd7068",
+        "c854e89edb"
+    );
+    /// The key of its row.
+    const ROW: &str =
+        "bff4d4f67bf0997b8331f768871599847c2eb354a54ae00901a571940776334952f4ca14abb15349e9486d9d3be27ffd";
+
+    #[test]
+    fn a_receipt_of_an_earlier_version_is_opened() {
+        let claim = Claim::by_header(&"ab".repeat(16), "node 1".into(), "POST /v1/peers/register".into()).ok().unwrap();
+        let answer = Answer { status: 200, body: "{}".into() };
+        let opened = claim.open(b"request", &hex::decode(KEPT).unwrap(), Millis(9));
+        assert_eq!(opened, Ok(Some(answer.clone())));
+        let kept = Kept { request: body_hash(b"request"), expires: Millis(10), answer };
+        let text = format!(
+            "{{\"request\":\"{}\",\"expires\":10,\"answer\":{{\"status\":200,\"body\":\"{{}}\"}}}}",
+            hex::encode(Sha256::digest(b"request"))
+        );
+        assert_eq!(state::to_text(&kept), text);
+        assert_eq!(claim.receipt.row().key, hex::decode(ROW).unwrap());
+    }
 }

@@ -159,3 +159,23 @@ fn from_file(error: files::FileError) -> StoreError {
         | files::FileError::Locked { .. }) => disk("using the state directory", io::Error::other(other.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use state::model::{Fingerprint, Millis, Revision};
+
+    #[test]
+    fn the_head_file_keeps_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home { dir: dir.path().to_owned(), floor: 0 };
+        let head = Head { batch: 3, hash: Fingerprint::from_bytes([5; 32]), change: Revision(9), latest: Millis(1000) };
+        home.keep_head(&head).unwrap();
+        let text = format!(
+            "{{\"format\":1,\"head\":{{\"batch\":3,\"hash\":\"{}\",\"change\":9,\"latest\":1000}}}}",
+            "05".repeat(32)
+        );
+        assert_eq!(std::fs::read_to_string(dir.path().join("head")).unwrap(), text);
+        assert_eq!(home.known_head().unwrap(), Some(head));
+    }
+}

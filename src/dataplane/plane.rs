@@ -254,3 +254,18 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use state::model::WireguardKey;
+
+    #[test]
+    fn where_peers_were_heard_keeps_its_bytes() {
+        let peers = Heard::from([(WireguardKey::from_bytes([2; 32]), "192.0.2.1:51820".parse().unwrap())]);
+        let text = format!("{{\"at\":1000,\"peers\":{{\"{}\":\"192.0.2.1:51820\"}}}}", "02".repeat(32));
+        assert_eq!(state::to_text(&Kept { at: Millis(1000), peers: peers.clone() }), text);
+        let read: Kept = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.at, read.peers), (Millis(1000), peers));
+    }
+}

@@ -172,6 +172,7 @@ fn absent(read: Result<Vec<u8>, FileError>) -> Result<Option<Vec<u8>>, FileError
 mod tests {
     use super::*;
     use crate::node::testing::{name, node};
+    use state::model::{SealingKey, WireguardKey};
 
     #[test]
     fn an_unreadable_note_of_the_last_contact_is_none_and_an_unreadable_roster_is_named() {
@@ -216,5 +217,41 @@ mod tests {
         );
         assert_eq!(std::fs::read_to_string(directory.file("node.json")).unwrap(), text);
         assert_eq!(directory.node().unwrap(), Some(file));
+    }
+
+    #[test]
+    fn what_was_asked_and_when_an_appliance_answered_keep_their_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path());
+        let request = EnrolRequest {
+            audience: FleetId(uuid::Uuid::nil()),
+            secret: "5e".into(),
+            signing_key: SigningKey::from_bytes([1; 32]),
+            wireguard_key: WireguardKey::from_bytes([2; 32]),
+            sealing_key: SealingKey::from_bytes([3; 32]),
+            certificate_request: "AAAA".into(),
+            listen_port: 51820,
+            local_endpoints: vec!["192.168.0.2:51820".parse().unwrap()],
+            agent_version: "0.1.0".into(),
+        };
+        let token = Fingerprint::from_bytes([4; 32]);
+        directory.keep_request(token, &request).unwrap();
+        let text = format!(
+            "{{\"token\":\"{}\",\"request\":{{\"audience\":\"00000000-0000-0000-0000-000000000000\",\"secret\":\"\",\
+             \"signing_key\":\"{}\",\"wireguard_key\":\"{}\",\"sealing_key\":\"{}\",\"certificate_request\":\"AAAA\",\
+             \"listen_port\":51820,\"local_endpoints\":[\"192.168.0.2:51820\"],\"agent_version\":\"0.1.0\"}}}}",
+            "04".repeat(32),
+            "01".repeat(32),
+            "02".repeat(32),
+            "03".repeat(32),
+        );
+        assert_eq!(std::fs::read_to_string(directory.file("join.json")).unwrap(), text);
+        let kept = directory.request(token).unwrap().unwrap();
+        assert_eq!(kept, EnrolRequest { secret: String::new(), ..request });
+        assert_eq!(directory.request(Fingerprint::from_bytes([5; 32])).unwrap(), None);
+
+        directory.keep_confirmed(Millis(1000)).unwrap();
+        assert_eq!(std::fs::read_to_string(directory.file("confirmed.json")).unwrap(), "1000");
+        assert_eq!(directory.confirmed().unwrap(), Some(Millis(1000)));
     }
 }

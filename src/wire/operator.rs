@@ -36,6 +36,8 @@
 //!
 //! Every document that a person or a script reads has `schema`, and its keys are only ever added to.
 
+#[cfg(test)]
+mod golden;
 mod jobs;
 
 pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob};

@@ -37,18 +37,7 @@ impl Store {
     pub fn keep_checkpoint(&self, checkpoint: &Checkpoint) -> Result<usize, StoreError> {
         let doing = "keeping a checkpoint";
         let state = to_bytes(&checkpoint.state);
-        let header = to_bytes(&Header {
-            format: 1,
-            applied: checkpoint.applied,
-            head: checkpoint.head,
-            state: hash_of(b"holdfast/state/v1", &[&state]),
-        });
-        let mut bytes = Vec::with_capacity(header.len() + checkpoint.membership.len() + state.len() + 8);
-        for part in [&header, &checkpoint.membership] {
-            bytes.extend(u32::try_from(part.len()).expect("a header is smaller than 4 GiB").to_be_bytes());
-            bytes.extend(part);
-        }
-        bytes.extend(&state);
+        let bytes = encode(checkpoint, &state);
         let write = self.db.begin_write().doing(doing)?;
         {
             let mut table = write.open_table(CHECKPOINTS).doing(doing)?;
@@ -81,7 +70,24 @@ impl Store {
     }
 }
 
-fn decode(index: u64, bytes: &[u8]) -> Result<Checkpoint, StoreError> {
+/// Layout: header and membership, each after its length as `u32` big-endian, then the state's canonical bytes.
+pub(super) fn encode(checkpoint: &Checkpoint, state: &[u8]) -> Vec<u8> {
+    let header = to_bytes(&Header {
+        format: 1,
+        applied: checkpoint.applied,
+        head: checkpoint.head,
+        state: hash_of(b"holdfast/state/v1", &[state]),
+    });
+    let mut bytes = Vec::with_capacity(header.len() + checkpoint.membership.len() + state.len() + 8);
+    for part in [&header, &checkpoint.membership] {
+        bytes.extend(u32::try_from(part.len()).expect("a header is smaller than 4 GiB").to_be_bytes());
+        bytes.extend(part);
+    }
+    bytes.extend(state);
+    bytes
+}
+
+pub(super) fn decode(index: u64, bytes: &[u8]) -> Result<Checkpoint, StoreError> {
     let damaged = |what: String| StoreError::Damaged(format!("the checkpoint at entry {index}: {what}"));
     let cut = || damaged("it is cut short".into());
     let (header, rest) = sized(bytes).ok_or_else(cut)?;

@@ -168,4 +168,6 @@ impl Store {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

@@ -3,15 +3,16 @@
 //! A change here is a change of a format. Old bytes must be read for ever, so lines are added and never altered.
 
 use crate::common::*;
-use state::Change;
 use state::model::*;
 use state::subject::jobs::{self, Capability, Outcome};
 use state::subject::{enrolment, nodes};
 use state::view::records::{Liveness, Scope};
 use state::view::told;
+use state::{Change, State};
 use std::collections::BTreeMap;
 
 const CHANGES: &str = include_str!("../golden/changes.jsonl");
+const STATES: &str = include_str!("../golden/states.jsonl");
 const DOCUMENTS: &str = include_str!("../golden/documents.jsonl");
 
 /// A fleet in which every kind of event has happened.
@@ -130,6 +131,36 @@ fn signed_documents_keep_their_bytes() {
     lines.push(text(state::to_bytes(&told::head(&fleet.state, &scope, signer, &set).unwrap())));
     lines.extend(told::tombstones(&fleet.state, &scope, Revision(0)).iter().map(|t| text(state::to_bytes(t))));
     check("documents.jsonl", DOCUMENTS, &lines);
+}
+
+/// The state that the first changes of the golden file lead to, each decided at the time of its number.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct After {
+    changes: usize,
+    state: State,
+}
+
+#[test]
+fn the_same_changes_lead_to_the_same_state_for_ever() {
+    let after = |changes: usize| {
+        let mut state = State::default();
+        for line in CHANGES.lines().take(changes) {
+            let change: Change = serde_json::from_str(line).unwrap();
+            state.apply(&change, Millis(change.change.0));
+        }
+        String::from_utf8(state::to_bytes(&After { changes, state })).unwrap()
+    };
+    let mut lines: Vec<String> = STATES.lines().map(str::to_owned).collect();
+    if std::env::var_os("HOLDFAST_GOLDEN").is_some() {
+        lines.push(after(CHANGES.lines().count()));
+        lines.dedup();
+    }
+    check("states.jsonl", STATES, &lines);
+    for line in &lines {
+        let held: After = serde_json::from_str(line).unwrap();
+        assert_eq!(after(held.changes), *line);
+        assert_eq!(String::from_utf8(state::to_bytes(&held)).unwrap(), *line);
+    }
 }
 
 #[test]
