@@ -4,6 +4,8 @@ use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, open, openat, renameat, renameat_with,
     unlinkat,
 };
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -38,6 +40,16 @@ pub enum FileError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file of ours that a newer version wrote. Nothing is changed.
+    #[error("{}: is of format {format}, and this version of holdfast reads {reads}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: u64,
+        /// The newest that is read here.
+        reads: u16,
+    },
     /// The state directory is in use.
     #[error("{}: in use by process {pid}", path.display())]
     Locked {
@@ -65,7 +77,9 @@ fn std_io(path: &Path, doing: &'static str) -> impl FnOnce(std::io::Error) -> Fi
 pub fn is_absent(error: &FileError) -> bool {
     match error {
         FileError::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
-        FileError::Unsafe { .. } | FileError::Damaged { .. } | FileError::Locked { .. } => false,
+        FileError::Unsafe { .. } | FileError::Damaged { .. } | FileError::Newer { .. } | FileError::Locked { .. } => {
+            false
+        }
     }
 }
 
@@ -136,6 +150,26 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     File::from(fd).take(limit).read_to_end(&mut bytes).map_err(std_io(path, "reading"))?;
     Ok(bytes)
+}
+
+/// Reads a document that says its `format`, at most `limit` bytes of it; none if there is no such file. Another format
+/// than `reads` is refused by name, whatever else is in it.
+pub fn document<T: DeserializeOwned>(path: &Path, limit: u64, reads: u16) -> Result<Option<T>, FileError> {
+    #[derive(Deserialize)]
+    struct Any {
+        format: u64,
+    }
+    let bytes = match read(path, limit) {
+        Ok(bytes) => bytes,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let damaged = |error: serde_json::Error| FileError::Damaged { path: path.to_owned(), problem: error.to_string() };
+    let Any { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+    if format != u64::from(reads) {
+        return Err(FileError::Newer { path: path.to_owned(), format, reads });
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
 /// Creates a private file (0600) with these bytes unless one is there already: staged beside it, synced, renamed without

@@ -1,11 +1,15 @@
 //! `holdfast journal …`.
 
+use super::asking;
 use super::client::Client;
+use super::confirm::{OffTerminal, confirm};
 use super::failure::{Exit, Failure};
 use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::or_dash;
-use crate::wire::operator::{JournalCheck, JournalPage};
+use crate::cluster::Home;
+use crate::files;
+use crate::wire::operator::{JournalCheck, JournalPage, SCHEMA};
 use serde_json::Value;
 
 /// What to do.
@@ -22,33 +26,68 @@ pub(super) enum Command {
     },
     /// Read, hash and replay the whole journal
     Verify,
+    /// Take the store of a stopped appliance for the newest, after its file `head` was lost
+    Accept {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Does it.
-pub(super) async fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
-    let client = Client::operator(globals);
+pub(super) fn run(command: Command, globals: &Globals) -> Result<(), Failure> {
     match command {
-        Command::Ls { after, limit } => {
-            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-            let page = client.get(&format!("/v1/journal?limit={limit}{after}")).await?;
-            print_page(&page, globals.format());
-            Ok(())
-        }
-        Command::Verify => {
-            let check: JournalCheck = client.get("/v1/journal/verify").await?;
-            print_check(&check, globals.format());
-            if check.ok {
-                return Ok(());
-            }
-            Err(Failure::new(
-                Exit::Failed,
-                "journal_broken",
-                "the journal does not verify",
-                check.problems.join("; "),
-                "keep this disk as it is and restore a snapshot elsewhere",
-            ))
-        }
+        Command::Accept { yes } => accept(yes, globals),
+        Command::Ls { after, limit } => asking(list(after, limit, globals)),
+        Command::Verify => asking(verify(globals)),
     }
+}
+
+async fn list(after: Option<u64>, limit: u32, globals: &Globals) -> Result<(), Failure> {
+    let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+    let page = Client::operator(globals).get(&format!("/v1/journal?limit={limit}{after}")).await?;
+    print_page(&page, globals.format());
+    Ok(())
+}
+
+async fn verify(globals: &Globals) -> Result<(), Failure> {
+    let check: JournalCheck = Client::operator(globals).get("/v1/journal/verify").await?;
+    print_check(&check, globals.format());
+    if check.ok {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Failed,
+        "journal_broken",
+        "the journal does not verify",
+        check.problems.join("; "),
+        "keep this disk as it is and restore a snapshot elsewhere",
+    ))
+}
+
+/// There is no appliance to ask: it does not start without its head file.
+fn accept(yes: bool, globals: &Globals) -> Result<(), Failure> {
+    globals.only(&["--state", "--output"])?;
+    let dir = globals.dir()?;
+    let lock =
+        crate::keys::expect(dir, crate::keys::Role::Appliance).and_then(|()| Ok(files::lock(dir, "appliance")?))?;
+    confirm(yes, "take this store for the newest? What a newer copy holds would be lost", OffTerminal::Refuse)?;
+    let verified = Home::new(dir).accept().map_err(|error| {
+        let todo = "start it with `holdfast serve`, which says what is wrong if anything is";
+        Failure::new(Exit::Failed, "not_accepted", "the store was not accepted", error.to_string(), todo)
+    })?;
+    drop(lock);
+    let check = JournalCheck {
+        schema: SCHEMA,
+        ok: true,
+        batches: verified.batches,
+        changes: verified.changes,
+        head: Some(verified.head.hash),
+        state_hash: Some(verified.state),
+        problems: Vec::new(),
+    };
+    print_check(&check, globals.format());
+    Ok(())
 }
 
 fn print_page(page: &JournalPage, format: Format) {

@@ -146,7 +146,7 @@ fn dispatch(Cli { globals, command }: Cli) -> Result<(), Failure> {
         Command::Admission(command) => asking(admission::run(command, &globals)),
         Command::Mesh(command) => asking(mesh::run(command, &globals)),
         Command::Status => asking(status::run(&globals)),
-        Command::Journal(command) => asking(journal::run(command, &globals)),
+        Command::Journal(command) => journal::run(command, &globals),
         Command::Fingerprint => fingerprint::run(&globals),
         Command::Join(arguments) => join::run(arguments, &globals),
         Command::Dataplane => {

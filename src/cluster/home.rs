@@ -4,7 +4,7 @@
 use crate::{files, limits};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, statvfs};
 use serde::{Deserialize, Serialize};
-use state::store::{self, Head, Opened, Store, StoreError};
+use state::store::{self, Head, Opened, Store, StoreError, Verified};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,9 @@ pub struct Home {
     /// Length of a new store's file.
     pub(super) floor: u64,
 }
+
+/// The format of the head file that this version writes and reads.
+const HEAD_FORMAT: u16 = 1;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,15 +72,32 @@ impl Home {
     }
 
     fn known_head(&self) -> Result<Option<Head>, StoreError> {
-        match files::read(&self.dir.join("head"), 64 * 1024) {
-            Ok(bytes) => {
-                let file: HeadFile = serde_json::from_slice(&bytes)
-                    .map_err(|error| StoreError::Damaged(format!("the head file: {error}")))?;
-                Ok(Some(file.head))
+        match files::document::<HeadFile>(&self.head(), 64 * 1024, HEAD_FORMAT) {
+            Ok(file) => Ok(file.map(|file| file.head)),
+            Err(files::FileError::Newer { format, reads, .. }) => {
+                Err(StoreError::Newer { what: "the head file".into(), needs: format, reads })
             }
-            Err(error) if files::is_absent(&error) => Ok(None),
+            Err(files::FileError::Damaged { problem, .. }) => {
+                Err(StoreError::Damaged(format!("the head file: {problem}")))
+            }
             Err(error) => Err(from_file(error)),
         }
+    }
+
+    /// Takes the store as it lies there for the newest, after its head file was lost: verifies all of it and writes down
+    /// where it ends. Refused where there is a head file, which knows better.
+    pub fn accept(&self) -> Result<Verified, StoreError> {
+        if let Some(known) = self.known_head()? {
+            let refused = format!("the head file is there, and names batch {}; it stays", known.batch);
+            return Err(disk("accepting the store", io::Error::new(io::ErrorKind::AlreadyExists, refused)));
+        }
+        let verified = self.inspect()?.verify()?;
+        self.keep_head(&verified.head)?;
+        Ok(verified)
+    }
+
+    fn head(&self) -> PathBuf {
+        self.dir.join("head")
     }
 
     /// Makes the store under another name first, so that a kill at any moment leaves a whole store or none.
@@ -88,6 +108,8 @@ impl Home {
         Store::create(store::file(file)?, self.floor)?;
         let file = self.opened(OFlags::RDWR, &staged)?;
         file.sync_all().map_err(|error| disk(doing, error))?;
+        // Before the store has its name, so that no store is ever seen without one but by somebody's doing.
+        self.keep_head(&Head::default())?;
         rustix::fs::rename(&staged, self.store()).map_err(|errno| disk(doing, errno.into()))?;
         files::sync_dir(&self.dir).map_err(from_file)
     }
@@ -106,14 +128,20 @@ impl Place for Home {
             }
             file => file?,
         };
+        if known.is_none() {
+            let batch = self.inspect()?.verify()?.head.batch;
+            if batch > 0 {
+                return Err(StoreError::Headless { batch });
+            }
+        }
         let opened = Store::open(store::file(file)?, self.floor, known)?;
         self.refill_reserve();
         Ok(opened)
     }
 
     fn keep_head(&self, head: &Head) -> Result<(), StoreError> {
-        let bytes = state::to_bytes(&HeadFile { format: 1, head: *head });
-        files::replace(&self.dir.join("head"), &bytes).map_err(from_file)
+        let bytes = state::to_bytes(&HeadFile { format: HEAD_FORMAT, head: *head });
+        files::replace(&self.head(), &bytes).map_err(from_file)
     }
 
     fn free_reserve(&self) {
@@ -156,6 +184,7 @@ fn from_file(error: files::FileError) -> StoreError {
         files::FileError::Io { doing, source, .. } => disk(doing, source),
         other @ (files::FileError::Unsafe { .. }
         | files::FileError::Damaged { .. }
+        | files::FileError::Newer { .. }
         | files::FileError::Locked { .. }) => disk("using the state directory", io::Error::other(other.to_string())),
     }
 }
@@ -177,5 +206,19 @@ mod tests {
         );
         assert_eq!(std::fs::read_to_string(dir.path().join("head")).unwrap(), text);
         assert_eq!(home.known_head().unwrap(), Some(head));
+    }
+
+    #[test]
+    fn a_newer_head_file_is_refused_by_name_and_nothing_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home { dir: dir.path().to_owned(), floor: 0 };
+        drop(home.open().unwrap());
+        let store = std::fs::read(home.store()).unwrap();
+        files::replace(&home.head(), br#"{"format":2}"#).unwrap();
+        let refused = home.open().unwrap_err().to_string();
+        assert!(refused.contains("the head file was written by a newer version") && refused.contains("format 2"));
+        assert_eq!(std::fs::read(home.store()).unwrap(), store);
+        assert_eq!(std::fs::read(home.head()).unwrap(), br#"{"format":2}"#);
+        assert!(matches!(home.accept(), Err(StoreError::Newer { .. })));
     }
 }

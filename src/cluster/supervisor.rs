@@ -78,6 +78,8 @@ impl Supervisor {
                 keep_head(&self.place, head).await;
                 return;
             }
+            // Also now: where the head file was lost meanwhile, the store would not be opened again.
+            keep_head(&self.place, head).await;
             let told = told(engine.log.fault());
             let Some(fault) = self.refusing(told, engine.stop()).await else { return };
             match self.next(fault).await {

@@ -92,6 +92,7 @@ impl KeyError {
             Self::File(FileError::Damaged { .. }) => {
                 "restore the file from a backup, or move it away and join again with a token of `holdfast node token NAME`"
             }
+            Self::File(FileError::Newer { .. }) => "start the version of holdfast that wrote it, or a later one",
             Self::File(FileError::Locked { .. }) => "stop that process first",
             Self::Malformed { .. } => "restore the file from a backup; it is never made anew",
             Self::Foreign(_) | Self::OtherRole { .. } => "give another directory with --state",

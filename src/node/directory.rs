@@ -14,10 +14,13 @@ use zeroize::Zeroizing;
 /// A file other than the list is far smaller than this, in bytes.
 const SMALL: u64 = 1024 * 1024;
 
+/// The format of `node.json` that this version writes and reads.
+pub const NODE_FORMAT: u16 = 1;
+
 /// `node.json`: what joining settled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFile {
-    /// Format of this document: 1.
+    /// [`NODE_FORMAT`].
     pub format: u16,
     /// The fleet.
     pub fleet: FleetId,
@@ -67,7 +70,7 @@ impl Directory {
 
     /// Who the node is; none before `join`.
     pub fn node(&self) -> Result<Option<NodeFile>, FileError> {
-        self.json("node.json")
+        files::document(&self.file("node.json"), SMALL, NODE_FORMAT)
     }
 
     /// Keeps who the node is.
@@ -217,6 +220,20 @@ mod tests {
         );
         assert_eq!(std::fs::read_to_string(directory.file("node.json")).unwrap(), text);
         assert_eq!(directory.node().unwrap(), Some(file));
+    }
+
+    #[test]
+    fn who_a_node_is_in_a_newer_format_is_refused_by_name_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path());
+        let newer = r#"{"format":2,"whatever":"comes"}"#;
+        files::replace(&directory.file("node.json"), newer.as_bytes()).unwrap();
+        let error = directory.node().unwrap_err();
+        let shown = error.to_string();
+        assert!(shown.ends_with("node.json: is of format 2, and this version of holdfast reads 1"), "{shown}");
+        let failure = crate::node::failure::Failure::from(error);
+        assert_eq!((failure.code.as_str(), failure.todo.contains("version")), ("file_newer", true));
+        assert_eq!(std::fs::read_to_string(directory.file("node.json")).unwrap(), newer);
     }
 
     #[test]

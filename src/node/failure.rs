@@ -83,6 +83,7 @@ impl From<KeyError> for Failure {
         let code = match &error {
             KeyError::File(FileError::Io { .. }) => "file",
             KeyError::File(FileError::Unsafe { .. }) => "file_unsafe",
+            KeyError::File(FileError::Newer { .. }) => "file_newer",
             KeyError::File(FileError::Locked { .. }) => "in_use",
             KeyError::Malformed { .. } | KeyError::File(FileError::Damaged { .. }) => "file_malformed",
             KeyError::Foreign(_) | KeyError::OtherRole { .. } => "foreign_directory",

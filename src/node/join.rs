@@ -2,7 +2,7 @@
 
 use crate::keys::{ClientKey, NodeKeys};
 use crate::node::client::{Appliances, CallError, Client, Sequence, Signer};
-use crate::node::directory::{Directory, NodeFile};
+use crate::node::directory::{Directory, NODE_FORMAT, NodeFile};
 use crate::node::failure::Failure;
 use crate::node::held::{Extent, Held};
 use crate::node::kernel::Netlink;
@@ -145,7 +145,7 @@ fn settle(directory: &Directory, token: &Token, wishes: Wishes) -> Result<NodeFi
         (Purpose::Admission, None) => host_name()?,
     };
     let node = NodeFile {
-        format: 1,
+        format: NODE_FORMAT,
         fleet: token.fleet,
         fleet_name: token.fleet_name.clone(),
         root_key: token.root_key,

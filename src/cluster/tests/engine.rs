@@ -130,6 +130,32 @@ async fn a_head_file_that_leads_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_without_its_head_file_is_refused_until_a_person_accepts_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (head, store) = (dir.path().join("head"), dir.path().join("store.redb"));
+    // A kill before the first look after the store: it has its head file already.
+    drop(Home::new(dir.path()).open().unwrap());
+    assert!(head.exists());
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    submit(&handle, add(1)).await.unwrap();
+    let before = handle.state();
+    stop(handle, dir.path()).await;
+    let held = Home::new(dir.path()).accept().unwrap_err();
+    assert!(held.to_string().contains("the head file is there, and names batch 2"), "{held}");
+
+    std::fs::remove_file(&head).unwrap();
+    let bytes = std::fs::read(&store).unwrap();
+    let refused = start(Arc::new(Home::new(dir.path())), EPOCH).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Headless { batch: 2 }), "{refused}");
+    assert!(refused.to_string().contains("journal accept"), "{refused}");
+    assert!(std::fs::read(&store).unwrap() == bytes && !head.exists(), "the refusal changed something");
+
+    assert_eq!(Home::new(dir.path()).accept().unwrap().head.batch, 2);
+    assert_eq!(*at(dir.path()).await.state(), *before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_journal_gets_a_checkpoint_from_which_it_starts_again() {
     let dir = tempfile::tempdir().unwrap();
     let handle = at(dir.path()).await;

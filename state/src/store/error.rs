@@ -17,10 +17,15 @@ pub enum StoreError {
     #[error("store: damaged: {0}; restore it from a copy")]
     Damaged(String),
     /// Written by a newer version. Nothing was changed.
-    #[error("store: written by a newer version, needs one that reads store format {needs}, this one reads {reads}")]
+    #[error(
+        "store: {what} was written by a newer version: it needs one that reads format {needs}, this one reads {reads}; \
+         start that version, nothing was changed"
+    )]
     Newer {
+        /// What of it.
+        what: String,
         /// The format that a reader must know.
-        needs: u16,
+        needs: u64,
         /// The newest that this program knows.
         reads: u16,
     },
@@ -31,6 +36,16 @@ pub enum StoreError {
         store: u64,
         /// The last batch that the head file names.
         known: u64,
+    },
+    /// The file that tells an old copy from the newest is not there, and the store is not new. Nothing was changed.
+    #[error(
+        "store: it ends at batch {batch}, and the file `head` beside it is gone, without which an old copy passes for the \
+         newest; put it back from where the store came, or, if no newer copy of this store exists anywhere, run \
+         `holdfast journal accept --state DIR`"
+    )]
+    Headless {
+        /// The last batch in the store.
+        batch: u64,
     },
     /// The store and the head file tell two histories. Nothing was changed.
     #[error("store: batch {batch} is another one than the head file names; this is not the store that was here")]
@@ -58,6 +73,7 @@ impl StoreError {
             Self::Damaged(_)
             | Self::Newer { .. }
             | Self::Behind { .. }
+            | Self::Headless { .. }
             | Self::Foreign { .. }
             | Self::Unreadable { .. } => false,
         }

@@ -131,7 +131,11 @@ impl Store {
         let format: Format =
             serde_json::from_slice(&bytes).map_err(|error| StoreError::damaged(format!("its format: {error}")))?;
         if format.reader > STORE_FORMAT {
-            return Err(StoreError::Newer { needs: format.reader, reads: STORE_FORMAT });
+            return Err(StoreError::Newer {
+                what: "the store".into(),
+                needs: format.reader.into(),
+                reads: STORE_FORMAT,
+            });
         }
         Ok(())
     }

@@ -122,7 +122,7 @@ fn a_newer_store_is_refused_and_not_a_byte_of_it_changed() {
     for image in [memory.image(), crashed] {
         let memory = Memory(Arc::new(Mutex::new(image.clone())));
         let refused = memory.open(None).unwrap_err();
-        assert!(matches!(refused, StoreError::Newer { needs: 2, reads: 1 }), "{refused}");
+        assert!(matches!(refused, StoreError::Newer { needs: 2, reads: 1, .. }), "{refused}");
         assert!(matches!(Store::inspect(Box::new(memory.clone())), Err(StoreError::Newer { .. })));
         assert_eq!(memory.image(), image);
     }
