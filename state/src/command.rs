@@ -1,6 +1,6 @@
 //! What may be asked for, by subject.
 
-use crate::subject::{appliances, enrolment, jobs, nodes};
+use crate::subject::{appliances, enrolment, jobs, nodes, sources};
 use crate::{Code, Context, Event, Refusal, Role, State};
 
 /// A wish to change the state.
@@ -14,6 +14,8 @@ pub enum Command {
     Nodes(nodes::Command),
     /// Of jobs and of who is given them.
     Jobs(jobs::Command),
+    /// Of the source snapshots that builds are made from.
+    Sources(sources::Command),
 }
 
 impl Command {
@@ -24,6 +26,7 @@ impl Command {
             Self::Enrolment(command) => command.kind(),
             Self::Nodes(command) => command.kind(),
             Self::Jobs(command) => command.kind(),
+            Self::Sources(command) => command.kind(),
         }
     }
 }
@@ -37,7 +40,7 @@ macro_rules! from_subject {
         }
     )*};
 }
-from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, jobs => Jobs);
+from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, jobs => Jobs, sources => Sources);
 
 /// Decides a command against a state: the events that it makes true, none if all is so already, or a refusal.
 pub fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<Event>, Refusal> {
@@ -54,5 +57,6 @@ pub fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<
         Command::Enrolment(command) => enrolment::decide(state, command, context),
         Command::Nodes(command) => nodes::decide(state, command, context),
         Command::Jobs(command) => jobs::decide(state, command, context),
+        Command::Sources(command) => sources::decide(state, command, context),
     }
 }

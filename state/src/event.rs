@@ -1,7 +1,7 @@
 //! What happened, as the journal keeps it: every id, time and random value is inside, so that applying needs nothing
 //! else.
 
-use crate::subject::{appliances, enrolment, jobs, nodes, services};
+use crate::subject::{appliances, enrolment, jobs, nodes, services, sources};
 use serde::{Deserialize, Serialize};
 
 /// One fact. Kinds are only ever added; a reader that does not know one stops before it applies anything.
@@ -18,6 +18,8 @@ pub enum Event {
     Services(services::Event),
     /// Of jobs and of who is given them.
     Jobs(jobs::Event),
+    /// Of the source snapshots that builds are made from.
+    Sources(sources::Event),
 }
 
 macro_rules! from_subject {
@@ -29,4 +31,4 @@ macro_rules! from_subject {
         }
     )*};
 }
-from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, services => Services, jobs => Jobs);
+from_subject!(appliances => Appliances, enrolment => Enrolment, nodes => Nodes, services => Services, jobs => Jobs, sources => Sources);

@@ -1,7 +1,7 @@
 //! Everything that is true, as one immutable value: persistent maps, so that a copy to decide on costs nothing.
 
 use crate::model::{Millis, NodeId, RequestId, Revision};
-use crate::subject::{appliances, enrolment, jobs, nodes, services};
+use crate::subject::{appliances, enrolment, jobs, nodes, services, sources};
 use crate::view::records::Gone;
 use crate::view::told::{self, Told};
 use crate::{Actor, Event};
@@ -43,6 +43,9 @@ pub struct State {
     /// Work that happens once. Absent from states kept before there was any.
     #[serde(default)]
     pub jobs: jobs::Jobs,
+    /// The source snapshots that are held. Absent while there are none.
+    #[serde(default, skip_serializing_if = "sources::Sources::is_empty")]
+    pub sources: sources::Sources,
     /// What nodes have been told: revisions of records and scopes, and tombstones.
     pub told: Told,
 }
@@ -78,6 +81,7 @@ impl State {
                 Event::Nodes(event) => nodes::apply(self, event, &mut touched),
                 Event::Services(event) => services::apply(self, event, &mut touched),
                 Event::Jobs(event) => jobs::apply(self, event),
+                Event::Sources(event) => sources::apply(self, event),
             }
         }
         told::retell(self, touched);

@@ -1,6 +1,7 @@
 //! What each kind of job does on a node: a file a kind, registered in [`doing`]. Leases, fences and processes are the
 //! lanes' affair.
 
+mod build_module;
 mod network;
 mod service_check;
 
@@ -29,6 +30,7 @@ pub(super) fn doing(spec: Spec) -> Doing {
         Spec::NetworkEnsure {} => Doing::Here(network::ensure),
         Spec::NetworkCheck {} => Doing::Here(network::check),
         Spec::NetworkWithdraw {} => Doing::Here(network::withdraw),
+        Spec::BuildModule { source } => Doing::Apart(Box::pin(build_module::build(source))),
         Spec::ServiceCheck { probe, timeout_s } => Doing::Apart(Box::pin(service_check::check(probe, timeout_s))),
     }
 }

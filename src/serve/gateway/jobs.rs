@@ -171,8 +171,9 @@ fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -
     let said: Vec<_> = asked.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
     let known: Vec<_> = board.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
     let silent = asked.lane == Some(jobs::Lane::Network) || said == known;
-    let due = |(lane, due, _): &(jobs::Lane, Millis, JobId)| {
-        asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at)
+    let can = |id: &JobId| state.jobs.all.get(id).is_some_and(|job| job.spec.is_for(&board.capabilities));
+    let due = |(lane, due, id): &(jobs::Lane, Millis, JobId)| {
+        asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at) && can(id)
     };
     let given =
         |id: &JobId| state.jobs.all.get(id).is_some_and(|job| asked.lane.is_none_or(|asked| asked == job.spec.lane()));

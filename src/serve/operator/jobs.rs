@@ -223,6 +223,9 @@ fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> Str
     if board.drain.is_some() {
         return format!("node `{name}` is drained; `holdfast node undrain {name}` gives it work again");
     }
+    if let Some(need) = job.spec.needs().filter(|_| !job.spec.is_for(&board.capabilities)) {
+        return format!("node `{name}` does not report the capability `{need}`, which this kind of job needs");
+    }
     if not_before > context.now && context.clock_trusted {
         let (attempt, attempts) = (job.attempt, job.attempts);
         return format!(
@@ -235,7 +238,9 @@ fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> Str
     if let Some(other) = board.leased.iter().find(same_lane) {
         return format!("node `{name}` does one job of a lane at a time, and is at job {other}");
     }
-    let before = board.queued.iter().filter(|(of, _, _)| *of == lane).take_while(|(_, _, id)| *id != job.id).count();
+    let before = board.queued.iter().filter(|(of, _, _)| *of == lane).take_while(|(_, _, id)| *id != job.id);
+    let takeable = |id: &JobId| state.jobs.all.get(id).is_some_and(|other| other.spec.is_for(&board.capabilities));
+    let before = before.filter(|(_, _, id)| takeable(id)).count();
     match before {
         0 => format!("node `{name}` has not asked for it yet"),
         before => format!("node `{name}` does one job of a lane at a time, and {before} come before it"),

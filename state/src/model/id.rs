@@ -50,3 +50,7 @@ id!(
     /// A job.
     JobId
 );
+id!(
+    /// A thing that was handed over once and is kept unchanged, such as a source snapshot.
+    ArtifactId
+);

@@ -8,7 +8,7 @@ mod prefix;
 mod time;
 
 pub use endpoint::{Endpoint, EndpointError, Host};
-pub use id::{ApplianceId, FleetId, JobId, NodeId, RequestId};
+pub use id::{ApplianceId, ArtifactId, FleetId, JobId, NodeId, RequestId};
 pub use key::{Fingerprint, KeyError, SealingKey, SigningKey, WireguardKey, fingerprint_words};
 pub use name::{Name, NameError, OrgName, RESERVED};
 pub use prefix::{Prefix, PrefixError};

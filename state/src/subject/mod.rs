@@ -5,3 +5,4 @@ pub mod enrolment;
 pub mod jobs;
 pub mod nodes;
 pub mod services;
+pub mod sources;

@@ -3,6 +3,7 @@
 use state::model::*;
 use state::subject::jobs::{self, Outcome, Probe, Spec};
 use state::subject::services::{Pair, Port};
+use state::subject::sources::Source;
 use state::subject::{appliances, enrolment, nodes};
 use state::view::records::Protocol;
 use state::{Actor, Change, Code, Command, Context, Event, Refusal, Role, State, decide};
@@ -141,6 +142,16 @@ pub(crate) fn wanted(node: u8, n: u8, spec: Spec) -> jobs::Wanted {
 
 pub(crate) fn check() -> Spec {
     Spec::ServiceCheck { probe: Probe::Tcp("127.0.0.1:22".into()), timeout_s: 10 }
+}
+
+/// A snapshot of so many bytes, whose every id and digest is of this number.
+pub(crate) fn source(n: u8, length: u64) -> Source {
+    Source { artifact: ArtifactId(uuid::Uuid::from_u128(u128::from(n))), snapshot: hash(n), sha256: hash(n), length }
+}
+
+/// A build of it on node `node`, as the job of this number.
+pub(crate) fn build(node: u8, n: u8, source: Source) -> jobs::Command {
+    jobs::Command::Submit { jobs: vec![wanted(node, n, Spec::BuildModule { source })] }
 }
 
 /// Checks for node `node`, as the jobs of these numbers.

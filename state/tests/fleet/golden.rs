@@ -5,7 +5,7 @@
 use crate::common::*;
 use state::model::*;
 use state::subject::jobs::{self, Capability, Outcome};
-use state::subject::{enrolment, nodes};
+use state::subject::{enrolment, nodes, sources};
 use state::view::records::{Liveness, Scope};
 use state::view::told;
 use state::{Change, State};
@@ -48,6 +48,7 @@ fn eventful() -> Fleet {
     fleet.run(renew(152, 70)).unwrap();
     fleet.run(enrolment::Command::UseCertificate { certificate: hash(70) }).unwrap();
     worked(&mut fleet);
+    built(&mut fleet);
     fleet
 }
 
@@ -86,6 +87,15 @@ fn worked(fleet: &mut Fleet) {
     fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 5, jobs::Spec::NetworkWithdraw {})] }).unwrap();
     // What is new comes last, here: a line keeps its number.
     fleet.run(issue(2, 71)).unwrap();
+}
+
+/// Node 2 is given something to build, and what nobody builds any more goes.
+fn built(fleet: &mut Fleet) {
+    fleet.run(sources::Command::Store { source: source(90, 1_000) }).unwrap();
+    fleet.run(build(2, 4, source(90, 1_000))).unwrap();
+    fleet.run(jobs::Command::Cancel { job: job(4) }).unwrap();
+    fleet.now = fleet.now.plus(sources::KEPT);
+    fleet.run(sources::Command::Collect).unwrap();
 }
 
 /// Compares, or with `HOLDFAST_GOLDEN=write` writes what a new format looks like, to be looked at and committed.

@@ -7,3 +7,4 @@ mod endings;
 mod golden;
 mod jobs;
 mod rules;
+mod sources;

@@ -12,6 +12,7 @@ pub use binding::{Binding, CredentialRevision, Level, Network};
 pub(crate) use rules::decide;
 pub use rules::held;
 
+use super::sources::Source;
 use crate::Actor;
 use crate::model::{Fingerprint, JobId, Millis, Name, NodeId, Revision};
 use imbl::{OrdMap, OrdSet};
@@ -72,6 +73,12 @@ pub enum Spec {
         /// The longest it may take, seconds.
         timeout_s: u16,
     },
+    /// Build what the manifest in a source snapshot declares.
+    #[serde(rename = "build.module")]
+    BuildModule {
+        /// The snapshot.
+        source: Source,
+    },
 }
 
 /// How a service is asked.
@@ -102,6 +109,7 @@ impl Spec {
             Self::NetworkCheck {} => "network.check",
             Self::NetworkWithdraw {} => "network.withdraw",
             Self::ServiceCheck { .. } => "service.check",
+            Self::BuildModule { .. } => "build.module",
         }
     }
 
@@ -109,8 +117,25 @@ impl Spec {
     pub const fn lane(&self) -> Lane {
         match self {
             Self::NetworkEnsure {} | Self::NetworkCheck {} | Self::NetworkWithdraw {} => Lane::Network,
-            Self::ServiceCheck { .. } => Lane::Workload,
+            Self::ServiceCheck { .. } | Self::BuildModule { .. } => Lane::Workload,
         }
+    }
+
+    /// The capability that a node must report to be given it; none where every node will do.
+    pub const fn needs(&self) -> Option<&'static str> {
+        match self {
+            Self::NetworkEnsure {} | Self::NetworkCheck {} | Self::NetworkWithdraw {} | Self::ServiceCheck { .. } => {
+                None
+            }
+            Self::BuildModule { .. } => Some("build"),
+        }
+    }
+
+    /// Whether a machine that reports these capabilities can do it.
+    pub fn is_for(&self, capabilities: &BTreeMap<Name, Capability>) -> bool {
+        let can =
+            |need: &str| capabilities.iter().any(|(name, held)| name.as_str() == need && *held == Capability::Present);
+        self.needs().is_none_or(can)
     }
 }
 
@@ -343,7 +368,8 @@ pub fn leased(events: &[crate::Event]) -> Option<(JobId, u32)> {
         | crate::Event::Appliances(_)
         | crate::Event::Enrolment(_)
         | crate::Event::Nodes(_)
-        | crate::Event::Services(_) => None,
+        | crate::Event::Services(_)
+        | crate::Event::Sources(_) => None,
     })
 }
 

@@ -8,6 +8,7 @@ use super::{
 use crate::model::{Fingerprint, JobId, Millis, Name, NodeId, Revision};
 use crate::subject::enrolment::holder;
 use crate::subject::nodes::find;
+use crate::subject::sources;
 use crate::{Code, Context, Refusal, State, hash_of};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,6 +73,9 @@ fn decide_submit(state: &State, jobs: Vec<Wanted>, context: &Context) -> Decisio
                 let why = format!("no node {} is in the registry", job.node);
                 Refusal::new(Code::NotFound, "nothing was queued", why, "`holdfast node ls` shows the nodes there are")
             })?;
+        if let Spec::BuildModule { source } = &job.spec {
+            sources::expect(state, source, node, context)?;
+        }
         if let Err(why) = check_wanted(&job) {
             return Err(Refusal::new(Code::Invalid, "nothing was queued", why, "correct the job"));
         }
@@ -133,7 +137,11 @@ fn check_wanted(job: &Wanted) -> Result<(), String> {
         Spec::ServiceCheck { timeout_s, .. } if !(1..=TIMEOUT_MAX).contains(timeout_s) => {
             Err(format!("it may take {timeout_s} s, and 1 to {TIMEOUT_MAX} can be given"))
         }
-        Spec::ServiceCheck { .. } | Spec::NetworkEnsure {} | Spec::NetworkCheck {} | Spec::NetworkWithdraw {} => Ok(()),
+        Spec::ServiceCheck { .. }
+        | Spec::BuildModule { .. }
+        | Spec::NetworkEnsure {}
+        | Spec::NetworkCheck {}
+        | Spec::NetworkWithdraw {} => Ok(()),
     }
 }
 
@@ -159,17 +167,21 @@ fn decide_lease(state: &State, lease: Lease, context: &Context) -> Decision {
     let node = holder(state, &lease.certificate, context.now, context.clock_trusted)?;
     let board = state.jobs.boards.get(&node);
     let mut events = Vec::new();
+    let mut capabilities = board.map(|board| board.capabilities.clone()).unwrap_or_default();
     if lease.lane != Some(Lane::Network) {
-        let capabilities = read_capabilities(lease.capabilities)?;
-        if board.map_or(!capabilities.is_empty(), |board| board.capabilities != capabilities) {
-            events.push(Event::CapabilitiesReported { node, capabilities }.into());
+        let reported = read_capabilities(lease.capabilities)?;
+        if reported != capabilities {
+            capabilities.clone_from(&reported);
+            events.push(Event::CapabilitiesReported { node, capabilities: reported }.into());
         }
     }
     let Some(board) = board.filter(|board| board.drain.is_none()) else { return Ok(events) };
     let lanes = lease.lane.map_or(vec![Lane::Network, Lane::Workload], |lane| vec![lane]);
     let firsts = lanes.into_iter().filter_map(|lane| {
         let from = (lane, Millis(0), JobId(uuid::Uuid::nil()));
-        board.queued.range(from..).next().filter(|(of, _, _)| *of == lane).map(|(_, due, id)| (*due, *id))
+        let waiting = board.queued.range(from..).take_while(|(of, _, _)| *of == lane);
+        let can = |id: &JobId| state.jobs.all.get(id).is_some_and(|job| job.spec.is_for(&capabilities));
+        waiting.map(|(_, due, id)| (*due, *id)).find(|(_, id)| can(id))
     });
     // A clock that is not to be believed must not keep work back: a pause is a courtesy.
     let due = firsts.min().filter(|(due, _)| *due <= context.now || !context.clock_trusted);
@@ -307,6 +319,11 @@ fn decide_retry(state: &State, id: JobId, context: &Context) -> Decision {
             "something newer is wanted than what it was asked under",
             "run the same again: `holdfast job run`",
         );
+    }
+    if let Spec::BuildModule { source } = &job.spec
+        && !state.sources.holds(source)
+    {
+        return refused("its source is not kept any more", "run it anew: `holdfast job run build.module --source DIR`");
     }
     match job.phase {
         Phase::Queued { not_before } if not_before <= context.now => Ok(Vec::new()),
