@@ -114,11 +114,31 @@ pub fn check_private_dir(path: &Path) -> Result<(), FileError> {
 
 /// Reads a secret file of at most 64 KiB. A link, another owner, or any right of group or others is refused by name.
 pub fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError> {
+    let mut bytes = zeroize::Zeroizing::new(Vec::new());
+    open_private(path)?.take(64 * 1024).read_to_end(&mut bytes).map_err(std_io(path, "reading"))?;
+    Ok(bytes)
+}
+
+/// Reads a file that [`create_once`] made of `length` bytes. Refused by name like a secret, and where it has another
+/// length.
+pub fn read_whole(path: &Path, length: usize) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::with_capacity(length + 1);
+    let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
+    open_private(path)?.take(limit).read_to_end(&mut bytes).map_err(std_io(path, "reading"))?;
+    if bytes.len() == length {
+        return Ok(bytes);
+    }
+    let problem = format!("has {} bytes or more, and not {length}", bytes.len());
+    Err(FileError::Damaged { path: path.to_owned(), problem })
+}
+
+/// Opens a plain file of ours that has one name and that nobody else may read.
+fn open_private(path: &Path) -> Result<File, FileError> {
     let fd = open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
         .map_err(|errno| match errno {
             rustix::io::Errno::LOOP => FileError::Unsafe {
                 path: path.to_owned(),
-                problem: "is a symbolic link; a secret must be a plain file".into(),
+                problem: "is a symbolic link; it must be a plain file".into(),
             },
             errno => io(path, "opening")(errno),
         })?;
@@ -128,7 +148,7 @@ pub fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError
         return refuse("is not a plain file".into());
     }
     if stat.st_nlink != 1 {
-        return refuse("has more than one name (hard link); a secret must have one".into());
+        return refuse("has more than one name (hard link); it must have one".into());
     }
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return refuse(format!("belongs to user {}, not to the user running this", stat.st_uid));
@@ -139,9 +159,7 @@ pub fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError
             "can be read by others (mode {mode:04o}); if nobody has, run chmod 0600 on it, else replace it"
         ));
     }
-    let mut bytes = zeroize::Zeroizing::new(Vec::new());
-    File::from(fd).take(64 * 1024).read_to_end(&mut bytes).map_err(std_io(path, "reading"))?;
-    Ok(bytes)
+    Ok(File::from(fd))
 }
 
 /// Reads a whole file that is not secret, at most `limit` bytes of it.
@@ -248,6 +266,14 @@ pub fn remove_staged(dir: &Path) -> Result<(), FileError> {
         }
     }
     Ok(())
+}
+
+/// The names in a directory, none of which need be UTF-8 to be told apart.
+pub fn names(dir: &Path) -> Result<Vec<String>, FileError> {
+    let entries = std::fs::read_dir(dir).map_err(std_io(dir, "listing the directory"))?;
+    let name =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.map(|entry| entry.file_name().to_string_lossy().into());
+    entries.map(name).collect::<Result<_, _>>().map_err(std_io(dir, "listing the directory"))
 }
 
 /// Syncs a directory, so that names made or removed in it last.

@@ -17,5 +17,6 @@ pub mod limits;
 pub mod listen;
 pub mod node;
 pub mod serve;
+pub mod source;
 pub mod tasks;
 pub mod wire;

@@ -54,6 +54,20 @@ pub const LOG_LINES_AT_ONCE: usize = 256;
 pub const LOGS: usize = 1024;
 /// Jobs in one answer to an operator, the newest.
 pub const JOBS_SHOWN: usize = 1000;
+/// A source snapshot, bytes of its archive.
+pub const SOURCE: usize = 64 << 20;
+/// What a source snapshot holds, bytes before it is compressed: source shrinks to a fifth, and a bomb to a thousandth.
+pub const SOURCE_CONTENT: usize = 512 << 20;
+/// Source snapshots that are read and sent at a time where nothing else was said: each takes [`SOURCE`] of memory.
+pub const SOURCE_SLOTS: u8 = 2;
+/// The most: with the limit above, 4 GiB.
+pub const SOURCE_SLOTS_MAX: u8 = 64;
+/// A node's taking of a source snapshot, so that its slot comes free: the largest in it is 1.8 Mbit/s.
+pub const SOURCE_SEND: Duration = Duration::from_secs(300);
+/// How long a source snapshot is kept after its last build has ended: somebody may want that tried again.
+pub const SOURCE_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Between two looks for source snapshots that are not held any more.
+pub const SOURCE_CARE: Duration = Duration::from_secs(60);
 /// A TLS handshake, from accept.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The next request's header lines, all of them, from the handshake or the last answer: three heartbeats, so that an

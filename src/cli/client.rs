@@ -56,7 +56,17 @@ impl Client {
 
     /// Changes something.
     pub(super) async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
-        self.call(Method::POST, path, Some(state::to_bytes(body))).await
+        self.call(Method::POST, path, Some(("application/json", state::to_bytes(body)))).await
+    }
+
+    /// Hands bytes over.
+    pub(super) async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: &'static str,
+        bytes: Vec<u8>,
+    ) -> Result<T, Failure> {
+        self.call(Method::POST, path, Some((kind, bytes))).await
     }
 
     /// Takes something away.
@@ -64,13 +74,18 @@ impl Client {
         self.call(Method::DELETE, path, None).await
     }
 
-    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<T, Failure> {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<T, Failure> {
         let mut request = self.http.request(method.clone(), format!("http://localhost{path}"));
         if method != Method::GET {
             request = request.header(HEADER_IDEMPOTENCY, hex::encode(crate::entropy::bytes::<16>()));
         }
-        if let Some(body) = body {
-            request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
+        if let Some((kind, body)) = body {
+            request = request.header(http::header::CONTENT_TYPE, kind).body(body);
         }
         let response = request.send().await.map_err(|error| self.unanswered(&error))?;
         let status = response.status();

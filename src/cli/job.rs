@@ -5,11 +5,15 @@ use super::failure::{Exit, Failure};
 use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::{self, or_dash};
-use crate::wire::operator::{JobDetail, JobView, Jobs, Nothing, On, RunJob, SCHEMA};
+use crate::source::{self, SourceError};
+use crate::wire::jobs::MEDIA_SOURCE;
+use crate::wire::operator::{JobDetail, JobView, Jobs, Nothing, On, RunJob, SCHEMA, StoredSource};
 use serde::Serialize;
 use state::model::{JobId, Name};
 use state::subject::jobs::{Probe, Spec};
+use state::subject::sources::Source;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Between two looks at jobs that are watched.
@@ -58,6 +62,9 @@ pub(super) struct Run {
     /// A node, or `all`; may be given several times
     #[arg(long, required = true, value_name = "NODE|all")]
     on: Vec<String>,
+    /// The directory that `build.module` builds from
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
     #[command(flatten)]
     probe: ProbeFlags,
     /// Where `--dns` is asked; without it, the node's own resolver
@@ -89,6 +96,9 @@ enum Kind {
     /// Ask a service for an answer, from the node
     #[value(name = "service.check")]
     ServiceCheck,
+    /// Build what the manifest in a source directory declares, on a node that can
+    #[value(name = "build.module")]
+    BuildModule,
 }
 
 /// How `service.check` asks: one of them.
@@ -116,7 +126,7 @@ pub(super) async fn run(command: Command, globals: &Globals) -> Result<(), Failu
     match command {
         Command::Run(arguments) => {
             let watch = arguments.watch;
-            let queued: Jobs = client.post("/v1/jobs", &asked(*arguments)?).await?;
+            let queued: Jobs = client.post("/v1/jobs", &asked(&client, *arguments).await?).await?;
             if watch {
                 return follow(&client, queued.jobs, format).await;
             }
@@ -163,8 +173,8 @@ struct Explained {
     explanation: String,
 }
 
-fn asked(arguments: Run) -> Result<RunJob, Failure> {
-    let Run { kind, on, probe, dns_server, timeout, attempts, watch: _ } = arguments;
+async fn asked(client: &Client, arguments: Run) -> Result<RunJob, Failure> {
+    let Run { kind, on, source, probe, dns_server, timeout, attempts, watch: _ } = arguments;
     let refuse = |what: &str, why: &str, todo: &str| Err(Failure::usage(what, why, todo));
     let on = if on.iter().any(|node| node == "all") {
         if on.len() > 1 {
@@ -181,6 +191,9 @@ fn asked(arguments: Run) -> Result<RunJob, Failure> {
     let ProbeFlags { tcp, http, dns, postgres } = probe;
     let dns = dns.map(|name| Probe::Dns { name, server: dns_server });
     let probe = tcp.map(Probe::Tcp).or(http.map(Probe::Http)).or(dns).or(postgres.map(Probe::Postgres));
+    if source.is_some() && kind != Kind::BuildModule {
+        return refuse("--source is not understood", "only build.module has one", "leave it out");
+    }
     let spec = match (kind, probe) {
         (Kind::ServiceCheck, Some(probe)) => {
             let seconds = timeout.unwrap_or(Duration::from_secs(10)).as_secs();
@@ -190,17 +203,38 @@ fn asked(arguments: Run) -> Result<RunJob, Failure> {
             let todo = "add one of --tcp, --http, --dns and --postgres";
             return refuse("service.check is not complete", "it does not say how the service is asked", todo);
         }
-        (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw, Some(_)) => {
+        (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw | Kind::BuildModule, Some(_)) => {
             return refuse("the check is not understood", "only service.check asks a service", "leave it out");
         }
-        (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw, None) if timeout.is_some() => {
+        (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw | Kind::BuildModule, None)
+            if timeout.is_some() =>
+        {
             return refuse("--timeout is not understood", "only service.check has one", "leave it out");
         }
         (Kind::NetworkEnsure, None) => Spec::NetworkEnsure {},
         (Kind::NetworkCheck, None) => Spec::NetworkCheck {},
         (Kind::NetworkWithdraw, None) => Spec::NetworkWithdraw {},
+        (Kind::BuildModule, None) => match &source {
+            Some(dir) => Spec::BuildModule { source: hand_over(client, dir).await? },
+            None => return refuse("build.module is not complete", "it does not say from what", "add --source DIR"),
+        },
     };
     Ok(RunJob { spec, on, attempts })
+}
+
+/// Makes the snapshot of a directory, and gives it to the appliance.
+async fn hand_over(client: &Client, dir: &Path) -> Result<Source, Failure> {
+    let archive = source::archive(dir).map_err(|error| {
+        let what = format!("no source was made of {}", dir.display());
+        let (code, todo) = match &error {
+            SourceError::TooLarge => ("too_large", "leave out what is not built from"),
+            SourceError::Refused { .. } => ("invalid", "take it out of the directory"),
+            SourceError::Io { .. } => ("file", "give a directory that can be read"),
+        };
+        Failure::new(Exit::Failed, code, what, error.to_string(), todo)
+    })?;
+    let stored: StoredSource = client.upload("/v1/sources", MEDIA_SOURCE, archive).await?;
+    Ok(stored.source)
 }
 
 /// Watches jobs until all are over, saying on stderr what they say, and then prints them. Fails if any did.

@@ -13,6 +13,7 @@ pub use host::{Host, HostError};
 pub use life::{Life, LifeError, seconds};
 pub use routes::{Overlap, overlap};
 
+use crate::limits;
 use serde::{Deserialize, Serialize};
 use state::model::{Name, Prefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -50,6 +51,10 @@ pub struct Settings {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<bool>,
+    /// Sources that builders may fetch at a time, 1 to 64; 0 turns their delivery off
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_slots: Option<u8>,
     /// The listeners' ports.
     #[command(flatten)]
     #[serde(default)]
@@ -114,6 +119,8 @@ pub struct Config {
     pub certificate_life: Duration,
     /// Whether this machine joins its own mesh.
     pub node: bool,
+    /// How many sources may be fetched at a time; 0 where none is.
+    pub source_slots: u8,
     /// The ports.
     pub ports: Ports,
 }
@@ -144,6 +151,7 @@ impl Settings {
             dns: None,
             certificate_life: Some(Life::default()),
             node: Some(false),
+            source_slots: Some(limits::SOURCE_SLOTS),
             ports: PortSettings {
                 mesh: Some(4300),
                 gateway: Some(4301),
@@ -165,6 +173,7 @@ impl Settings {
             dns: self.dns.or(other.dns),
             certificate_life: self.certificate_life.or(other.certificate_life),
             node: self.node.or(other.node),
+            source_slots: self.source_slots.or(other.source_slots),
             ports: PortSettings {
                 mesh: self.ports.mesh.or(other.ports.mesh),
                 gateway: self.ports.gateway.or(other.ports.gateway),
@@ -226,6 +235,11 @@ pub fn resolve(flags: Settings, file: Option<&ConfigFile>) -> Result<Config, Con
     if let Some(dns) = all.dns.filter(|dns| dns.port() == 0 || named.iter().any(|(_, port)| *port == dns.port())) {
         return impossible(["dns", "ports"], format!("{dns} has port 0 or the port of another listener"));
     }
+    let source_slots = all.source_slots.unwrap_or_default();
+    if source_slots > limits::SOURCE_SLOTS_MAX {
+        let why = format!("there are {source_slots}, and 0 to {} can be had", limits::SOURCE_SLOTS_MAX);
+        return impossible(["source_slots", "source_slots"], why);
+    }
     Ok(Config {
         fleet,
         advertise: all.advertise.unwrap_or_default(),
@@ -234,6 +248,7 @@ pub fn resolve(flags: Settings, file: Option<&ConfigFile>) -> Result<Config, Con
         dns: all.dns,
         certificate_life: all.certificate_life.unwrap_or_default().into(),
         node: all.node.unwrap_or_default(),
+        source_slots,
         ports,
     })
 }

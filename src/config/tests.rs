@@ -39,6 +39,8 @@ fn every_slip_is_refused_with_its_line() {
             "certificate_life = \"1y\"",
             "/etc/c.toml:1: `1y` is no life of a certificate: give a number with s, m, h or d",
         ),
+        ("fleet = \"lab\"\nsource_slots = 65", "/etc/c.toml:2: `source_slots`: there are 65, and 0 to 64 can be had"),
+        ("source_slots = -1", "/etc/c.toml:1: invalid value: integer `-1`, expected u8"),
         ("listen = \"224.0.0.1\"", "/etc/c.toml:1: `listen`: nothing can listen on the multicast address 224.0.0.1"),
     ];
     for (text, start) in table {
@@ -66,7 +68,7 @@ fn every_default_is_a_known_key_and_an_empty_file_is_fine() {
     for (key, _) in Settings::defaults().listed() {
         assert!(known.contains(&key), "{key}");
     }
-    assert_eq!(known.len(), 12);
+    assert_eq!(known.len(), 13);
     let empty = ConfigFile::parse(Path::new("c.toml"), "").unwrap();
     assert_eq!(resolve(Settings::default(), Some(&empty)).unwrap(), resolve(Settings::default(), None).unwrap());
 }

@@ -7,6 +7,7 @@ use crate::authority::refusal::{self, Refused, problem};
 use crate::authority::request::Now;
 use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError, Wish};
 use crate::serve::http::ok;
+use crate::serve::sources::Sources;
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use state::model::{ApplianceId, Endpoint, Fingerprint, Millis, RequestId};
@@ -23,6 +24,8 @@ pub struct Appliance {
     pub handle: Handle,
     /// What decides who may ask what.
     pub authority: Authority,
+    /// The source snapshots on its disk.
+    pub sources: Sources,
     /// Who this is.
     pub id: ApplianceId,
     /// The pin of its TLS leaf.

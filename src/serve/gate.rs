@@ -9,6 +9,7 @@ use crate::limits;
 use state::model::NodeId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -31,6 +32,7 @@ pub struct Place {
     gate: Arc<Gate>,
     number: u64,
     go: Arc<Notify>,
+    cut: AtomicBool,
     source: IpAddr,
     node: Mutex<Option<NodeId>>,
 }
@@ -55,7 +57,14 @@ impl Gate {
         counts.unproven.insert(number, go.clone());
         counts.sources.insert(source, of_source + 1);
         drop(counts);
-        Some(Arc::new(Place { gate: self.clone(), number, go, source, node: Mutex::new(None) }))
+        Some(Arc::new(Place {
+            gate: self.clone(),
+            number,
+            go,
+            cut: AtomicBool::new(false),
+            source,
+            node: Mutex::new(None),
+        }))
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -111,14 +120,20 @@ impl Place {
         true
     }
 
-    /// Until this connection has to give way, which a proven one never has to.
+    /// Until this connection has to give way, which a proven one never has to, or is cut off.
     pub async fn told_to_go(&self) {
         loop {
             self.go.notified().await;
-            if !self.is_proven() {
+            if !self.is_proven() || self.cut.load(Ordering::Relaxed) {
                 return;
             }
         }
+    }
+
+    /// Ends the connection, whatever is being said on it.
+    pub fn cut_off(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+        self.go.notify_one();
     }
 
     fn node(&self) -> MutexGuard<'_, Option<NodeId>> {

@@ -13,6 +13,7 @@ pub mod operator;
 mod own_node;
 mod page;
 mod run;
+pub mod sources;
 pub mod tls;
 mod verdicts;
 mod watch;

@@ -8,6 +8,7 @@ use crate::listen::stop::{self, Stop};
 use crate::serve::accept::{bind, serve_tls, stranger};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
+use crate::serve::sources::{self, Sources};
 use crate::serve::{found, gateway, leases, mesh, names, operator, own_node, page, tls, verdicts};
 use crate::{clock, files, tasks};
 use anyhow::Context as _;
@@ -80,7 +81,8 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     let records = Records::new(keys.signing.clone(), id);
     let authority = Authority::new(records, keys.ca, config.certificate_life, clock::boot());
     let since = clock::wall();
-    let appliance = Arc::new(Appliance { handle, authority, id, pin, advertised, since });
+    let sources = Sources::open(dir, config.source_slots)?;
+    let appliance = Arc::new(Appliance { handle, authority, sources, id, pin, advertised, since });
     let (stopper, stop) = stop::pair();
     let mutual: TlsAcceptor = gateway::tls_config(appliance.clone(), leaf, key.der())?.into();
     let mut running = vec![
@@ -108,6 +110,7 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
         ),
         tasks::spawn("verdicts", verdicts::run(appliance.clone(), stop.clone())),
         tasks::spawn("leases", leases::run(appliance.clone(), stop.clone())),
+        tasks::spawn("sources", sources::run(appliance.clone(), stop.clone())),
         tasks::spawn("page", page::serve(page_listener, appliance.clone(), stop.clone())),
         tasks::spawn("operator socket", local(dir, appliance.clone(), stop.clone())?),
     ];

@@ -6,7 +6,7 @@
 //! | `POST /v1/agent/jobs/{id}/heartbeat` | [`Held`] | 200 [`Extended`] |
 //! | `POST /v1/agent/jobs/{id}/log` | [`LogLines`] | 204 |
 //! | `POST /v1/agent/jobs/{id}/complete` | [`Completion`] | 200 [`Recorded`] |
-//! | `POST /v1/agent/jobs/{id}/source` | [`Held`] | 200 the archive |
+//! | `POST /v1/agent/jobs/{id}/source` | [`Held`] | 200 the archive, as [`MEDIA_SOURCE`] with its three headers |
 //! | `POST /v1/agent/presence` | [`Presence`] | 200 [`Seen`] |
 //! | `POST /v1/agent/certificate/renew` | [`Renewal`] | 200 [`Renewed`] |
 //!
@@ -72,6 +72,15 @@ pub struct Held {
     /// The lease's token.
     pub lease_token: String,
 }
+
+/// The media type of a source snapshot.
+pub const MEDIA_SOURCE: &str = "application/vnd.holdfast.source+tar.zstd";
+/// SHA-256 of the archive that follows.
+pub const HEADER_SOURCE_SHA256: &str = "holdfast-source-sha256";
+/// SHA-256 of what it holds, before it was compressed.
+pub const HEADER_SOURCE_SNAPSHOT: &str = "holdfast-source-snapshot";
+/// The id under which it was handed over.
+pub const HEADER_SOURCE_ARTIFACT: &str = "holdfast-source-artifact-id";
 
 /// A lease that goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,7 @@
 //! | `GET /v1/jobs/{id}` | | [`JobDetail`] |
 //! | `POST /v1/jobs/{id}/cancel` | [`Nothing`] | [`JobDetail`] |
 //! | `POST /v1/jobs/{id}/retry` | [`Nothing`] | [`JobDetail`] |
+//! | `POST /v1/sources` | an archive | [`StoredSource`] |
 //! | `GET /v1/pending` | | [`Pending`] |
 //! | `POST /v1/admission/admit` | [`Admit`] | [`NodeView`] |
 //! | `POST /v1/admission/revoke` | [`Revoke`] | [`Removed`] |
@@ -40,7 +41,7 @@
 mod golden;
 mod jobs;
 
-pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob};
+pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, StoredSource};
 
 use crate::wire::peers::ClaimVerdict;
 use serde::{Deserialize, Serialize};

@@ -180,7 +180,7 @@ fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -
     silent && !board.leased.iter().any(given) && !board.queued.iter().any(due)
 }
 
-fn expired() -> Refused {
+pub(super) fn expired() -> Refused {
     let todo = "stop what belongs to that attempt";
     problem(409, Code::StaleLease.as_str(), "nothing was done for the job", "its lease has expired", todo)
 }

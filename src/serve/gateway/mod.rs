@@ -6,6 +6,7 @@
 //! the same decision as their effect.
 
 mod jobs;
+mod source;
 mod verifier;
 
 pub(crate) use jobs::result_row;
@@ -16,13 +17,14 @@ use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, invalid, problem, too_large};
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
-use crate::serve::http::{Received, ok, respond};
+use crate::serve::http::{Received, ok, refuse, respond};
 use crate::serve::mesh::{crowded, no_route};
 use crate::serve::tls;
 use crate::wire::jobs::{Presence, Renewal};
 use crate::{keys, limits};
 use axum::Router;
 use axum::extract::{Extension, RawPathParams, Request, State as Shared};
+use axum::response::Response;
 use axum::routing::post;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::de::DeserializeOwned;
@@ -42,8 +44,7 @@ pub enum Route {
     Log,
     /// How an attempt ended.
     Complete,
-    /// The source of a build. No kind of job builds anything yet, so this is nobody's: every answer is the one to a
-    /// job that is not the caller's.
+    /// The source of a build.
     Source,
     /// The unchanged heartbeat of a node.
     Presence,
@@ -104,7 +105,7 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
             // What names no job is a job of nobody.
             let id = path.iter().find_map(|(_, id)| id.parse().ok());
             let received = Received::read_up_to(limits::GATEWAY_BODY, request).await;
-            respond(answer(route, appliance, &client, id, received).await)
+            answer(route, appliance, &client, id, received).await.unwrap_or_else(|refused| refuse(&refused))
         };
         router.route(route.path(), post(handler))
     };
@@ -117,20 +118,25 @@ async fn answer(
     client: &Client,
     job: Option<JobId>,
     received: Received,
-) -> Result<Answer, Refused> {
+) -> Result<Response, Refused> {
     let node = admitted(&appliance, client).await?;
     let call = Call { appliance, node, client, received };
     let answer = match (route, job) {
-        (Route::Presence, _) => return call.presence(),
+        (Route::Presence, _) => return call.presence().map(|answer| respond(Ok(answer))),
+        (Route::Source, Some(job)) => {
+            let sent = call.source(job).await?;
+            call.heard();
+            return Ok(sent);
+        }
         (Route::Renew, _) => call.renew().await,
         (Route::Lease, _) => call.lease().await,
         (Route::Heartbeat, Some(job)) => call.heartbeat(job),
         (Route::Log, Some(job)) => call.log(job),
         (Route::Complete, Some(job)) => call.complete(job).await,
-        (Route::Source, _) | (Route::Heartbeat | Route::Log | Route::Complete, None) => Err(not_yours()),
+        (Route::Heartbeat | Route::Log | Route::Complete | Route::Source, None) => Err(not_yours()),
     }?;
     call.heard();
-    Ok(answer)
+    Ok(respond(Ok(answer)))
 }
 
 /// The node that calls. Its first use of a new certificate ends the former ones.

@@ -5,6 +5,7 @@ mod fleet;
 mod jobs;
 mod journal;
 mod nodes;
+mod sources;
 mod token;
 mod views;
 
@@ -87,6 +88,7 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
         .route("/v1/jobs/{id}", get(of_job!(jobs::show)))
         .route("/v1/jobs/{id}/cancel", post(of_job!(jobs::cancel)))
         .route("/v1/jobs/{id}/retry", post(of_job!(jobs::retry)))
+        .route("/v1/sources", post(sources::store))
         .route("/v1/pending", get(plain!(admission::pending)))
         .route("/v1/admission/admit", post(plain!(admission::admit)))
         .route("/v1/admission/revoke", post(plain!(admission::revoke)))

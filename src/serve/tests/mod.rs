@@ -7,3 +7,4 @@ mod jobs;
 mod matrix;
 mod renewal;
 mod rig;
+mod source;

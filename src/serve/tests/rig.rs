@@ -4,13 +4,14 @@ use crate::config::{Settings, resolve};
 use crate::listen::stop::Stopper;
 use crate::listen::{self, stop};
 use crate::serve::appliance::Appliance;
+use crate::serve::sources::Sources;
 use crate::serve::{accept, found, gate, gateway, mesh, operator, tls};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
 use crate::wire::operator::Minted;
 use crate::wire::peers::*;
 use crate::wire::problem::Problem;
 use crate::wire::token::Token;
-use crate::{clock, entropy, keys, tasks};
+use crate::{clock, entropy, keys, limits, tasks};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::Signer;
@@ -22,7 +23,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, Millis, Name, Revision};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -41,11 +42,20 @@ pub(super) type Said = (u16, String);
 
 impl Rig {
     pub(super) async fn new() -> Self {
-        Self::with_certificate_life(crate::limits::CERTIFICATE_LIFE).await
+        Self::with_certificate_life(limits::CERTIFICATE_LIFE).await
     }
 
     /// One whose nodes' certificates last so long.
     pub(super) async fn with_certificate_life(life: std::time::Duration) -> Self {
+        Self::with(life, |state| Sources::open(state, limits::SOURCE_SLOTS).unwrap()).await
+    }
+
+    /// One whose sources are delivered in another way.
+    pub(super) async fn with_sources(sources: impl FnOnce(&Path) -> Sources) -> Self {
+        Self::with(limits::CERTIFICATE_LIFE, sources).await
+    }
+
+    async fn with(life: std::time::Duration, sources: impl FnOnce(&Path) -> Sources) -> Self {
         // Another test may have installed it, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
@@ -66,6 +76,7 @@ impl Rig {
         let appliance = Arc::new(Appliance {
             handle: opened.handle,
             authority,
+            sources: sources(&state),
             id: opened.id,
             pin,
             advertised: opened.advertised,
@@ -115,6 +126,18 @@ impl Rig {
         }
         let response = request.send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// Hands bytes to the operator socket.
+    pub(super) async fn upload(&self, path: &str, bytes: Vec<u8>) -> Said {
+        let http = reqwest::Client::builder().unix_socket(self.socket.clone()).build().unwrap();
+        let response = http.post(format!("http://appliance{path}")).body(bytes).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// The appliance's state directory.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("appliance")
     }
 
     /// A fresh token for a node of that name.
@@ -317,7 +340,7 @@ impl Rig {
 
     /// The appliance's CA.
     pub(super) fn ca(&self) -> keys::CertificateAuthority {
-        let dir = self.dir.path().join("appliance");
+        let dir = self.state_dir();
         keys::CertificateAuthority::read(&dir.join("ca.crt"), &dir.join("ca.key")).unwrap()
     }
 }

@@ -6,6 +6,7 @@ use super::SCHEMA;
 use serde::{Deserialize, Serialize};
 use state::model::{JobId, Name, NodeId};
 use state::subject::jobs::{Lane, Outcome, Spec};
+use state::subject::sources::Source;
 
 /// `POST /v1/nodes/{name}/drain`: give a node no new jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,15 @@ pub struct RunJob {
     /// How often it may be tried; the kind's own number where absent.
     #[serde(default)]
     pub attempts: Option<u32>,
+}
+
+/// `POST /v1/sources`: a source snapshot that is held now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredSource {
+    /// [`SCHEMA`].
+    pub schema: u16,
+    /// As a job names it.
+    pub source: Source,
 }
 
 /// On which nodes a job is to be done.

@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 pub const BYTES: u64 = 4 << 30;
 /// Snapshots that are held at a time.
 pub const SNAPSHOTS: usize = 1_024;
-/// How long a snapshot is kept after its last build has ended, milliseconds: somebody may want that tried again.
-pub const KEPT: u64 = 24 * 3_600 * 1_000;
 
 /// A snapshot, as a job names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,8 +75,11 @@ pub enum Command {
         /// The snapshot.
         source: Source,
     },
-    /// What has been kept long enough is to go.
-    Collect,
+    /// What no build has needed since then is to go.
+    Collect {
+        /// Then.
+        before: Millis,
+    },
 }
 
 impl Command {
@@ -86,7 +87,7 @@ impl Command {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Store { .. } => "source.store",
-            Self::Collect => "source.collect",
+            Self::Collect { .. } => "source.collect",
         }
     }
 }
@@ -113,8 +114,8 @@ pub enum Event {
 pub(crate) fn decide(state: &State, command: Command, context: &Context) -> Result<Vec<crate::Event>, Refusal> {
     match command {
         Command::Store { source } => decide_store(state, source, context),
-        Command::Collect => {
-            let artifacts = surplus(state, context.now, context.clock_trusted);
+        Command::Collect { before } => {
+            let artifacts = surplus(state, before);
             Ok(if artifacts.is_empty() { Vec::new() } else { vec![Event::Forgotten { artifacts }.into()] })
         }
     }
@@ -145,10 +146,9 @@ fn decide_store(state: &State, source: Source, context: &Context) -> Result<Vec<
     Ok(forgotten.into_iter().chain([stored]).map(Into::into).collect())
 }
 
-/// The snapshots that have been kept long enough.
-pub fn surplus(state: &State, now: Millis, trusted: bool) -> Vec<ArtifactId> {
-    let idle = if trusted { idle(state) } else { Vec::new() };
-    idle.into_iter().filter(|(since, _)| now.since(*since) >= KEPT).map(|(_, artifact)| artifact).collect()
+/// The snapshots that no build has needed since then.
+pub fn surplus(state: &State, before: Millis) -> Vec<ArtifactId> {
+    idle(state).into_iter().filter(|(since, _)| *since <= before).map(|(_, artifact)| artifact).collect()
 }
 
 /// The snapshots that no build needs which is not over, each with since when, the longest first.

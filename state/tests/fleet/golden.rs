@@ -85,17 +85,16 @@ fn worked(fleet: &mut Fleet) {
     (stuck.certificate, stuck.stuck) = (hash(70), Some("process 7 does not end".into()));
     fleet.run(jobs::Command::Complete(stuck)).unwrap();
     fleet.run(jobs::Command::Submit { jobs: vec![wanted(2, 5, jobs::Spec::NetworkWithdraw {})] }).unwrap();
-    // What is new comes last, here: a line keeps its number.
     fleet.run(issue(2, 71)).unwrap();
 }
 
-/// Node 2 is given something to build, and what nobody builds any more goes.
+/// Node 2 is given something to build, and what nobody builds any more goes. What is new comes last, here: a line keeps
+/// its number.
 fn built(fleet: &mut Fleet) {
     fleet.run(sources::Command::Store { source: source(90, 1_000) }).unwrap();
-    fleet.run(build(2, 4, source(90, 1_000))).unwrap();
-    fleet.run(jobs::Command::Cancel { job: job(4) }).unwrap();
-    fleet.now = fleet.now.plus(sources::KEPT);
-    fleet.run(sources::Command::Collect).unwrap();
+    fleet.run(build(2, 40, source(90, 1_000))).unwrap();
+    fleet.run(jobs::Command::Cancel { job: job(40) }).unwrap();
+    fleet.run(sources::Command::Collect { before: fleet.now }).unwrap();
 }
 
 /// Compares, or with `HOLDFAST_GOLDEN=write` writes what a new format looks like, to be looked at and committed.

@@ -3,8 +3,11 @@
 use crate::common::*;
 use state::model::*;
 use state::subject::jobs::{self, Capability, Job, Outcome, Phase, Spec};
-use state::subject::sources::{BYTES, Command, Event, KEPT, SNAPSHOTS, Source, leased, surplus};
+use state::subject::sources::{BYTES, Command, Event, SNAPSHOTS, Source, leased, surplus};
 use state::{Code, State};
+
+/// Makes a state and a job of it what no command does.
+type Alter = fn(&mut State, &mut Job);
 
 /// Node `node` asks for any job, and says what it can do.
 fn able(node: u8, token: u8, capabilities: &[(&str, Capability)]) -> jobs::Command {
@@ -88,14 +91,14 @@ fn a_source_is_for_the_holder_of_its_build_and_for_nobody_else() {
     assert_eq!(code(&fleet.state, 1, 61), Code::StaleLease);
     assert_eq!(code(&fleet.state, 2, 60), Code::NotFound);
     assert_eq!(code(&fleet.state, 9, 60), Code::CertificateRefused);
-    let altered = |alter: fn(&mut State, &mut Job)| {
+    let altered = |alter: Alter| {
         let mut state = fleet.state.clone();
         let mut altered = state.jobs.all[&job(1)].clone();
         alter(&mut state, &mut altered);
         state.jobs.all.insert(job(1), altered);
         code(&state, 1, 60)
     };
-    let cases: [(&str, fn(&mut State, &mut Job)); 7] = [
+    let cases: [(&str, Alter); 7] = [
         ("another kind", |_, job| job.spec = Spec::NetworkCheck {}),
         ("another org's job", |_, job| job.org = Some(name("acme"))),
         ("another org's source", |state, _| state.sources.all[&source(90, 0).artifact].org = Some(name("acme"))),
@@ -112,24 +115,19 @@ fn a_source_is_for_the_holder_of_its_build_and_for_nobody_else() {
 }
 
 #[test]
-fn a_snapshot_is_kept_for_its_builds_and_a_day_longer() {
+fn a_snapshot_is_kept_while_a_build_needs_it_and_then_from_that_builds_end() {
     let mut fleet = building();
     store(&mut fleet, source(91, 10));
-    let idle = |fleet: &Fleet| surplus(&fleet.state, fleet.now, fleet.clock_trusted);
-    fleet.now = fleet.now.plus(KEPT - 1);
-    assert_eq!(idle(&fleet), []);
-    assert_eq!(fleet.run(Command::Collect).unwrap(), []);
-    fleet.now = fleet.now.plus(1);
-    assert_eq!(idle(&fleet), [source(91, 0).artifact], "nobody has ever built it");
+    let stored = fleet.now;
+    let collect = |before| Command::Collect { before };
+    assert_eq!(fleet.run(collect(Millis(stored.0 - 1))).unwrap(), []);
+    assert_eq!(surplus(&fleet.state, stored), [source(91, 0).artifact], "nobody has ever built it");
+    fleet.now = fleet.now.plus(500);
+    let over = fleet.now;
     fleet.run(jobs::Command::Cancel { job: job(1) }).unwrap();
-    fleet.now = fleet.now.plus(KEPT - 1);
-    fleet.run(Command::Collect).unwrap();
+    fleet.run(collect(Millis(over.0 - 1))).unwrap();
     assert!(fleet.state.sources.holds(&source(90, 1_000)) && !fleet.state.sources.holds(&source(91, 10)));
-    fleet.now = fleet.now.plus(1);
-    fleet.clock_trusted = false;
-    assert_eq!(fleet.run(Command::Collect).unwrap(), [], "a clock that is not to be believed ends nothing");
-    fleet.clock_trusted = true;
-    fleet.run(Command::Collect).unwrap();
+    fleet.run(collect(over)).unwrap();
     assert!(fleet.state.sources.is_empty());
     assert_eq!(fleet.code(jobs::Command::Retry { job: job(1) }), Code::Conflict, "there is nothing to build");
     let text = String::from_utf8(state::to_bytes(&fleet.state)).unwrap();

@@ -1,12 +1,14 @@
 //! A fleet's life as the store sees it: every command there is, in batches of one to three changes, with receipts, votes,
 //! checkpoints and a growing file in between; and what must be found of it afterwards.
 
-use crate::common::{Fleet, add, complete, hash, id, issue, job, join, lease, name, register, remove, renew, submit};
+use crate::common::{
+    Fleet, add, build, complete, hash, id, issue, job, join, lease, name, register, remove, renew, source, submit,
+};
 use crate::medium::{Op, Recorder};
 use state::model::{ApplianceId, Millis, Revision, SigningKey};
 use state::store::{Batch, Body, Checkpoint, Entry, EntryId, Head, RowKey, Rows, SideRow, Store, state_hash};
 use state::subject::jobs::{self, Outcome};
-use state::subject::{appliances, enrolment, nodes};
+use state::subject::{appliances, enrolment, nodes, sources};
 use state::view::records::{Epoch, Liveness};
 use state::{Change, Command, Hash};
 use std::collections::BTreeMap;
@@ -63,6 +65,10 @@ fn commands() -> Vec<Command> {
     all.push(jobs::Command::Retry { job: job(3) }.into());
     all.push(jobs::Command::Drain { name: name("n2"), until: Some(Millis(2_000_000)) }.into());
     all.push(jobs::Command::Undrain { name: name("n2") }.into());
+    all.push(sources::Command::Store { source: source(90, 1_000) }.into());
+    all.push(build(1, 4, source(90, 1_000)).into());
+    all.push(jobs::Command::Cancel { job: job(4) }.into());
+    all.push(sources::Command::Collect { before: Millis(u64::MAX) }.into());
     all.push(renew(151, 97).into());
     all.push(enrolment::Command::UseCertificate { certificate: hash(97) }.into());
     all.push(issue(2, 96).into());
@@ -104,6 +110,8 @@ fn kind(command: &Command) -> usize {
         Command::Jobs(jobs::Command::Drain { .. }) => 21,
         Command::Jobs(jobs::Command::Undrain { .. }) => 22,
         Command::Enrolment(enrolment::Command::IssueCertificate { .. }) => 23,
+        Command::Sources(sources::Command::Store { .. }) => 24,
+        Command::Sources(sources::Command::Collect { .. }) => 25,
     }
 }
 
@@ -113,7 +121,7 @@ fn every_command_is_in_the_script() {
     let mut kinds: Vec<usize> = commands().iter().map(kind).chain([0]).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, (0..=23).collect::<Vec<_>>());
+    assert_eq!(kinds, (0..=25).collect::<Vec<_>>());
 }
 
 impl Life {

@@ -67,7 +67,7 @@ impl Spec {
         match self {
             Self::NetworkEnsure {} => Some(Level::Up),
             Self::NetworkWithdraw {} => Some(Level::Down),
-            Self::NetworkCheck {} | Self::ServiceCheck { .. } => None,
+            Self::NetworkCheck {} | Self::ServiceCheck { .. } | Self::BuildModule { .. } => None,
         }
     }
 }
