@@ -2,7 +2,8 @@
 //!
 //! Who holds which attempt is in the state, and is checked there first. A lease that the state shows and that is not known
 //! here was granted before this primary started, and is good for a whole lease more from when it is first seen. So one
-//! that has expired here is kept until the published state shows that its attempt is over, or it would come alive again.
+//! that has expired here is kept until the published state shows that its attempt is over, or it would come alive again. Each
+//! attempt has a deadline of its own: a grant whose batch came to nothing leaves that of the attempt before it alone.
 
 use crate::limits;
 use state::State;
@@ -13,12 +14,11 @@ use std::time::Duration;
 /// The deadlines of open leases.
 #[derive(Debug, Default)]
 pub struct Leases {
-    open: BTreeMap<JobId, Lease>,
+    open: BTreeMap<(JobId, u32), Lease>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    attempt: u32,
     /// When the attempt must be over.
     last: Duration,
     /// When the lease ends unless it is extended.
@@ -26,15 +26,15 @@ struct Lease {
 }
 
 impl Lease {
-    const fn new(attempt: u32, now: Duration) -> Self {
-        Self { attempt, last: now.saturating_add(limits::ATTEMPT), ends: now.saturating_add(limits::LEASE) }
+    const fn new(now: Duration) -> Self {
+        Self { last: now.saturating_add(limits::ATTEMPT), ends: now.saturating_add(limits::LEASE) }
     }
 }
 
 impl Leases {
     /// A job was leased. Gives how long the lease is good for.
     pub fn grant(&mut self, job: JobId, attempt: u32, now: Duration) -> Duration {
-        self.open.insert(job, Lease::new(attempt, now));
+        self.open.insert((job, attempt), Lease::new(now));
         limits::LEASE
     }
 
@@ -44,49 +44,41 @@ impl Leases {
         if !self.live(job, attempt, now) {
             return None;
         }
-        let lease = self.open.entry(job).or_insert(Lease::new(attempt, now));
-        if lease.attempt < attempt {
-            *lease = Lease::new(attempt, now);
-        }
+        let lease = self.open.entry((job, attempt)).or_insert(Lease::new(now));
         lease.ends = lease.ends.max((now + limits::LEASE).min(lease.last));
         Some(lease.ends - now)
     }
 
     /// Whether the lease of an attempt that the state shows, at a decision, has not expired.
     pub fn live(&self, job: JobId, attempt: u32, now: Duration) -> bool {
-        match self.open.get(&job) {
-            Some(lease) if lease.attempt == attempt => now < lease.ends,
-            Some(lease) => lease.attempt < attempt,
-            None => true,
-        }
+        self.open.get(&(job, attempt)).is_none_or(|lease| now < lease.ends)
     }
 
     /// How long the lease of an attempt is good for yet, if it is known.
     pub fn left(&self, job: JobId, attempt: u32, now: Duration) -> Option<Duration> {
-        let lease = self.open.get(&job).filter(|lease| lease.attempt == attempt)?;
+        let lease = self.open.get(&(job, attempt))?;
         Some(lease.ends.saturating_sub(now))
     }
 
     /// The leases that have expired, also those of attempts that are over in other ways.
     pub fn expired(&self, now: Duration) -> Vec<(JobId, u32)> {
         let expired = self.open.iter().filter(|(_, lease)| lease.ends <= now);
-        expired.map(|(job, lease)| (*job, lease.attempt)).collect()
+        expired.map(|(attempt, _)| *attempt).collect()
     }
 
     /// Brings the leases in line with a published state: at the start, after every restart of the engine, and each time
     /// before looking for what has expired. A lease that is not known is good for a whole one more, even if its attempt
     /// has taken its four hours since then by the wall clock; it is not extended beyond them.
     pub fn settle(&mut self, state: &State, now: Duration, wall: Millis) {
-        self.open.retain(|id, lease| {
-            state.jobs.all.get(id).is_some_and(|job| lease.attempt > job.attempt && !job.phase.is_over())
-                || state.jobs.is_open(*id, lease.attempt)
+        self.open.retain(|(id, attempt), _| {
+            state.jobs.all.get(id).is_some_and(|job| *attempt > job.attempt && !job.phase.is_over())
+                || state.jobs.is_open(*id, *attempt)
         });
         for (job, attempt, since) in state.jobs.open() {
-            if self.open.get(&job).is_none_or(|lease| lease.attempt < attempt) {
+            self.open.entry((job, attempt)).or_insert_with(|| {
                 let left = limits::ATTEMPT.saturating_sub(Duration::from_millis(wall.since(since)));
-                let lease = Lease { last: now.saturating_add(left), ..Lease::new(attempt, now) };
-                self.open.insert(job, lease);
-            }
+                Lease { last: now.saturating_add(left), ..Lease::new(now) }
+            });
         }
     }
 }
@@ -112,6 +104,16 @@ mod tests {
         assert_eq!(leases.expired(at(156)), [(JOB, 1)], "kept until the state shows that it is over");
         leases.grant(JOB, 2, at(160));
         assert!(leases.live(JOB, 2, at(160)) && !leases.live(JOB, 1, at(160)));
+    }
+
+    #[test]
+    fn a_grant_that_came_to_nothing_leaves_the_attempt_before_it_alone() {
+        let mut leases = Leases::default();
+        leases.grant(JOB, 1, at(0));
+        leases.grant(JOB, 2, at(10));
+        assert_eq!(leases.extend(JOB, 1, at(20)), Some(at(45)));
+        assert!(leases.live(JOB, 1, at(64)) && !leases.live(JOB, 1, at(65)));
+        assert!(leases.expired(at(65)).contains(&(JOB, 1)), "given back, or the job would never go on");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A node: its two real lanes, and a made-up machine that runs their work and may be paused or killed.
 
 use crate::chance::Chance;
+use crate::fleet::Identity;
+use holdfast::limits;
 use holdfast::node::lanes::{Call, Finish, Input, Lane, Lease, Moment, NotBegun, Output, Stale};
 use state::model::JobId;
 use state::subject::jobs::Lane as Which;
@@ -11,6 +13,10 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) agent: usize,
+    /// Whose certificate it was sent under.
+    pub(crate) by: Identity,
+    /// In which order it was sent.
+    pub(crate) sent: u64,
     pub(crate) life: u32,
     pub(crate) lane: usize,
     pub(crate) call: Call,
@@ -48,6 +54,7 @@ pub(crate) enum Act {
 }
 
 pub(crate) struct Agent {
+    pub(crate) identity: Identity,
     pub(crate) lanes: [Lane; 2],
     /// Which start of the agent this is.
     pub(crate) life: u32,
@@ -70,8 +77,9 @@ fn lanes() -> [Lane; 2] {
 }
 
 impl Agent {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(identity: Identity) -> Self {
         Self {
+            identity,
             lanes: lanes(),
             life: 0,
             up: true,
@@ -84,9 +92,15 @@ impl Agent {
         }
     }
 
+    /// What runs on it, if it is awake and has been long enough to have ended what it must not go on with.
+    pub(crate) fn answerable(&self, now: Duration) -> impl Iterator<Item = (JobId, u32)> {
+        let answerable = self.up && self.paused <= now && now >= self.awake + limits::LEASE_MARGIN;
+        self.work.iter().flatten().copied().filter(move |_| answerable)
+    }
+
     /// The agent dies at once. What it had started goes on.
     pub(crate) fn die(&mut self) {
-        self.up = false;
+        (self.up, self.paused) = (false, Duration::ZERO);
         self.life += 1;
         self.starting = [None; 2];
     }

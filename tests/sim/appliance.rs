@@ -1,7 +1,7 @@
 //! The primary: the real state and the real deadlines of leases, under a made-up writer that decides in batches, makes
 //! them durable after a while, and answers only then. When it dies, what was not durable is gone.
 
-use crate::agent::{Ask, Request};
+use crate::agent::{Agent, Ask, Request};
 use crate::chance::Chance;
 use crate::fleet;
 use crate::watch::Watch;
@@ -50,7 +50,7 @@ pub(crate) struct Appliance {
     pub(crate) queue: Vec<Wish>,
     deciding: Option<Batch>,
     pub(crate) up: bool,
-    /// Which start of the primary this is.
+    /// Which start of the store this is.
     pub(crate) life: u32,
     /// How far its wall clock is from where it began, milliseconds.
     pub(crate) wall: i64,
@@ -76,13 +76,14 @@ impl Appliance {
             latest: Millis(0),
         };
         appliance.queue.extend(fleet::commands().into_iter().map(Wish::Operator));
-        while appliance.decide(Duration::ZERO, chance, &mut |_, _| {}) {
-            appliance.commit(&mut Watch::default());
+        let mut watch = Watch::default();
+        while appliance.decide(Duration::ZERO, chance, &mut watch, &[]) {
+            appliance.commit(&mut watch);
         }
         appliance
     }
 
-    fn wall(&self, now: Duration) -> Millis {
+    pub(crate) fn wall(&self, now: Duration) -> Millis {
         Millis((1_000_000_000 + now.as_millis() as i64 + self.wall) as u64)
     }
 
@@ -100,16 +101,25 @@ impl Appliance {
     }
 
     /// A heartbeat: soft state alone.
-    pub(crate) fn renew(&mut self, now: Duration, request: &Request, lease: &holdfast::node::lanes::Lease) -> Input {
-        let certificate = fleet::certificate(request.agent as u8);
+    pub(crate) fn renew(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        lease: &holdfast::node::lanes::Lease,
+        watch: &mut Watch,
+    ) -> Result<Extended, Box<Problem>> {
+        let certificate = request.by.certificate();
         let (wall, trusted) = (self.wall(now), self.wall(now) >= self.latest);
         let held = jobs::held(&self.state, &certificate, lease.job, &hash(&lease.token), wall, trusted);
         let extended = held.map_err(|refusal| refusal::from_decision(&refusal)).and_then(|job| {
             let left = self.leases.extend(lease.job, job.attempt, now);
             left.ok_or_else(|| refusal::problem(409, "stale_lease", "refused", "its lease has expired", "stop"))
         });
-        let answer = extended.map(|left| Extended { expires_in_s: left.as_secs() }).map_err(CallError::Refused);
-        Input::Renewed(request.call, answer)
+        match &extended {
+            Ok(left) => watch.extended(request.by, (lease.job, lease.attempt), now, *left, trusted.then_some(wall)),
+            Err(refused) => watch.refused(request.by, (lease.job, lease.attempt), refused, now, wall),
+        }
+        extended.map(|left| Extended { expires_in_s: left.as_secs() })
     }
 
     /// The look for what has expired, each second.
@@ -121,14 +131,8 @@ impl Appliance {
         }
     }
 
-    /// Decides what waits, unless a batch is on its way. True if one is then to be committed. `expires` is told of each
-    /// lease that ends by itself.
-    pub(crate) fn decide(
-        &mut self,
-        now: Duration,
-        chance: &mut Chance,
-        expires: &mut dyn FnMut(&State, (state::model::JobId, u32)),
-    ) -> bool {
+    /// Decides what waits, unless a batch is on its way. True if one is then to be committed.
+    pub(crate) fn decide(&mut self, now: Duration, chance: &mut Chance, watch: &mut Watch, agents: &[Agent]) -> bool {
         if self.deciding.is_some() || self.queue.is_empty() {
             return false;
         }
@@ -137,7 +141,7 @@ impl Appliance {
         let most = 1 + chance.below(8) as usize;
         let wishes: Vec<Wish> = self.queue.drain(..most.min(self.queue.len())).collect();
         for wish in wishes {
-            self.decide_one(now, chance, wish, &mut batch, expires);
+            self.decide_one(now, chance, wish, &mut batch, watch, agents);
         }
         self.deciding = Some(batch);
         true
@@ -149,14 +153,15 @@ impl Appliance {
         chance: &mut Chance,
         wish: Wish,
         batch: &mut Batch,
-        expires: &mut dyn FnMut(&State, (state::model::JobId, u32)),
+        watch: &mut Watch,
+        agents: &[Agent],
     ) {
         let request = match wish {
             Wish::Operator(command) => return drop(self.decided(now, chance, command, batch)),
             Wish::Reap => {
+                // Whoever could stop its work in time has: told or not.
+                watch.looks(now, agents.iter());
                 let expired = self.leases.expired(now);
-                let open = expired.iter().filter(|(job, attempt)| batch.state.jobs.is_open(*job, *attempt));
-                open.for_each(|lease| expires(&batch.state, *lease));
                 return drop(self.decided(now, chance, Command::Reap { expired }.into(), batch));
             }
             Wish::Ask(request) => request,
@@ -165,7 +170,7 @@ impl Appliance {
         if let Some(answer) = batch.receipts.get(&key).or_else(|| self.receipts.get(&key)) {
             return batch.answers.push((request, answer.clone()));
         }
-        let certificate = fleet::certificate(request.agent as u8);
+        let certificate = request.by.certificate();
         let answer = match &request.ask {
             Ask::Lease { .. } => {
                 let token = format!("{:032x}{:032x}", chance.wide(), chance.wide());
@@ -178,7 +183,9 @@ impl Appliance {
                         None => Answer::Nothing,
                         Some((id, attempt)) => {
                             let expires_in_s = self.leases.grant(id, attempt, now).as_secs();
+                            watch.granted(id, attempt, now);
                             let leased = &batch.state.jobs.all[&id];
+                            assert_eq!(leased.node, request.by.node(), "{id} went to another node");
                             let spec = leased.spec.clone();
                             let (kind, lane) = (spec.kind().to_owned(), spec.lane());
                             let (binding, cancelled) = (leased.binding, leased.cancel);
@@ -201,18 +208,26 @@ impl Appliance {
                 };
                 match self.decided(now, chance, Command::Complete(Box::new(complete)).into(), batch) {
                     Err(refusal) => Answer::Refused(refusal::from_decision(&refusal)),
-                    Ok(_) => Answer::Recorded(Recorded {
-                        id: lease.job,
-                        status: batch.state.jobs.all[&lease.job].phase.as_str().to_owned(),
-                        attempt: lease.attempt,
-                        revision: batch.state.revision,
-                    }),
+                    Ok(events) => {
+                        if !events.is_empty() {
+                            watch.counts((lease.job, lease.attempt), now, agents.iter());
+                        }
+                        Answer::Recorded(Recorded {
+                            id: lease.job,
+                            status: batch.state.jobs.all[&lease.job].phase.as_str().to_owned(),
+                            attempt: lease.attempt,
+                            revision: batch.state.revision,
+                        })
+                    }
                 }
             }
             Ask::Renew(_) => unreachable!("a heartbeat never comes to the writer"),
         };
         if !matches!(answer, Answer::Refused(_) | Answer::Nothing) {
             batch.receipts.insert(key, answer.clone());
+        }
+        if let (Answer::Refused(refused), Ask::Complete(lease, _)) = (&answer, &request.ask) {
+            watch.refused(request.by, (lease.job, lease.attempt), refused, now, self.wall(now));
         }
         batch.answers.push((request, answer));
     }
@@ -254,15 +269,21 @@ impl Appliance {
     }
 
     /// The primary dies. A batch on its way becomes durable or not; nobody is answered.
-    pub(crate) fn die(&mut self, chance: &mut Chance, watch: &mut Watch) {
-        if chance.percent(50) {
+    pub(crate) fn die(&mut self, durable: bool, watch: &mut Watch) {
+        self.break_off(durable, watch);
+        self.leases = Leases::default();
+        self.up = false;
+    }
+
+    /// The disk fails, and the store is opened anew under a primary that lives on: a batch on its way becomes durable
+    /// or not, and nobody that waits for it is answered.
+    pub(crate) fn break_off(&mut self, durable: bool, watch: &mut Watch) {
+        if durable {
             self.commit(watch);
         } else if self.deciding.take().is_some_and(|batch| !batch.changes.is_empty()) {
             watch.seen.undone += 1;
         }
         self.queue.clear();
-        self.leases = Leases::default();
-        self.up = false;
         self.life += 1;
     }
 

@@ -1,33 +1,32 @@
-//! Time, the network between, and what goes wrong.
+//! Time, and the network between. What goes wrong is in `trouble.rs`.
 
 use crate::agent::{Act, Agent, Ask, Request};
 use crate::appliance::{Answer, Appliance, Wish, told, unanswered};
 use crate::chance::Chance;
-use crate::fleet;
+use crate::fleet::{self, Identity};
+use crate::trouble::Plan;
 use crate::watch::{Seen, Watch};
 use holdfast::limits;
+use holdfast::node::client::CallError;
 use holdfast::node::lanes::{Finish, Input};
 use state::model::JobId;
-use state::subject::jobs::{self, Outcome, Probe, Spec};
+use state::subject::jobs::Outcome;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long everything goes wrong.
-const TROUBLE: Duration = Duration::from_secs(150);
 /// How long after that every job must be over: five attempts, their pauses, and the slowest work each time.
 const PEACE: Duration = Duration::from_secs(2 * 3600);
 
-enum Event {
+pub(crate) enum Event {
     /// A lane's deadline.
     Tick {
         agent: usize,
         life: u32,
         lane: usize,
     },
-    /// A question reaches the appliance, if that is still the same start of it.
+    /// A question reaches the appliance, whichever start of it that is.
     Asked {
         request: Request,
-        life: u32,
     },
     /// Something reaches a lane.
     Told {
@@ -60,41 +59,57 @@ enum Event {
     AgentStarts {
         agent: usize,
     },
+    /// A paused agent goes on.
+    Wakes {
+        agent: usize,
+    },
+    /// A machine whose revocation may have come about asks to be let in as somebody else.
+    Rejoins {
+        agent: usize,
+    },
     /// Something goes wrong, or somebody wants something.
     Trouble,
 }
 
 pub(crate) struct World {
-    now: Duration,
-    chance: Chance,
+    pub(crate) now: Duration,
+    pub(crate) chance: Chance,
     queue: BTreeMap<(Duration, u64), Event>,
     count: u64,
-    appliance: Appliance,
-    agents: Vec<Agent>,
-    watch: Watch,
-    jobs: Vec<JobId>,
+    pub(crate) appliance: Appliance,
+    pub(crate) agents: Vec<Agent>,
+    pub(crate) watch: Watch,
+    pub(crate) jobs: Vec<JobId>,
     /// By agent: nothing gets through before.
-    cut: Vec<Duration>,
+    pub(crate) cut: Vec<Duration>,
     /// How much of the network's traffic is lost, in a hundred.
-    lossy: u64,
+    pub(crate) lossy: u64,
+    pub(crate) plan: Plan,
+    /// Steps of the appliance so far: what has reached it, and what it has made durable.
+    pub(crate) steps: u64,
+    /// By agent and lane: the last question that has reached the appliance.
+    arrived: [[u64; 2]; fleet::NODES as usize],
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, plan: Plan) -> Self {
         let mut chance = Chance::new(seed);
         let appliance = Appliance::new(&mut chance);
-        let lossy = chance.below(30);
+        let lossy = if plan.is_calm() { 0 } else { chance.below(30) };
         let mut world = Self {
             now: Duration::from_secs(1),
             chance,
             queue: BTreeMap::new(),
             count: 0,
             appliance,
-            agents: (0..fleet::NODES).map(|_| Agent::new()).collect(),
+            agents: (0..fleet::NODES).map(|n| Agent::new(Identity::first(n))).collect(),
             watch: Watch::default(),
             jobs: Vec::new(),
             cut: vec![Duration::ZERO; usize::from(fleet::NODES)],
             lossy,
+            plan,
+            steps: 0,
+            arrived: Default::default(),
         };
         for agent in 0..world.agents.len() {
             world.wake(agent);
@@ -104,29 +119,29 @@ impl World {
         world
     }
 
-    /// Lives until every job is over.
-    pub(crate) fn run(mut self) -> Seen {
+    /// Lives until every job is over. Gives what happened, and the steps that the appliance made.
+    pub(crate) fn run(mut self) -> (Seen, u64) {
         while let Some(((at, _), event)) = self.queue.pop_first() {
             self.now = at;
             self.happen(event);
             let jobs = &self.appliance.state.jobs.all;
             // Those that the appliance did not live to commit were never queued.
-            if self.now > TROUBLE && self.jobs.iter().all(|id| jobs.get(id).is_none_or(|job| job.phase.is_over())) {
+            if !self.trouble() && self.jobs.iter().all(|id| jobs.get(id).is_none_or(|job| job.phase.is_over())) {
                 break;
             }
-            assert!(self.now < TROUBLE + PEACE, "a job never ends: {:#?}", self.appliance.state.jobs);
+            assert!(self.now < self.plan.trouble() + PEACE, "a job never ends: {:#?}", self.appliance.state.jobs);
         }
         self.appliance.check_journal();
-        self.watch.seen
+        (self.watch.seen, self.steps)
     }
 
-    fn after(&mut self, wait: Duration, event: Event) {
+    pub(crate) fn after(&mut self, wait: Duration, event: Event) {
         self.count += 1;
         self.queue.insert((self.now + wait, self.count), event);
     }
 
-    fn trouble(&self) -> bool {
-        self.now < TROUBLE
+    pub(crate) fn trouble(&self) -> bool {
+        self.now <= self.plan.trouble()
     }
 
     fn happen(&mut self, event: Event) {
@@ -147,8 +162,8 @@ impl World {
                     self.tell(agent, lane, input);
                 }
             }
-            Event::Asked { request, life } => {
-                if self.appliance.up && self.appliance.life == life {
+            Event::Asked { request } => {
+                if self.appliance.up && !self.step() {
                     self.asked(request);
                 }
             }
@@ -164,18 +179,22 @@ impl World {
                 if self.agents[agent].work[lane] == Some(work) {
                     self.agents[agent].work[lane] = None;
                     let (life, input) = (self.agents[agent].life, Input::Finished(finish));
-                    self.after(Duration::ZERO, Event::Told { agent, life, lane, input });
+                    if self.agents[agent].up {
+                        self.after(Duration::ZERO, Event::Told { agent, life, lane, input });
+                    }
                 }
             }
             Event::Committed { life } => {
-                if self.appliance.up && self.appliance.life == life {
+                if self.appliance.up && self.appliance.life == life && !self.step() {
                     let answers = self.appliance.commit(&mut self.watch);
                     answers.into_iter().for_each(|(request, answer)| self.answer(request, answer));
                     self.decide();
                 }
             }
             Event::Look => {
+                self.watch.looks(self.now, self.agents.iter());
                 if self.appliance.up {
+                    self.watch.reaps(self.now);
                     self.appliance.look(self.now);
                     self.decide();
                 }
@@ -184,18 +203,22 @@ impl World {
             Event::PrimaryStarts => {
                 self.appliance.up = true;
                 self.appliance.look(self.now);
+                self.watch.started(self.now);
             }
+            Event::AgentStarts { agent } if self.agents[agent].up => {}
             Event::AgentStarts { agent } => {
                 if self.agents[agent].start(self.now) {
                     self.watch.seen.orphans += 1;
                 }
                 self.wake(agent);
             }
+            Event::Wakes { agent } => self.watch.wakes(self.now, &self.agents[agent]),
+            Event::Rejoins { agent } => self.rejoins(agent),
             Event::Trouble => self.go_wrong(),
         }
     }
 
-    fn wake(&mut self, agent: usize) {
+    pub(crate) fn wake(&mut self, agent: usize) {
         let life = self.agents[agent].life;
         for lane in 0..2 {
             self.after(Duration::ZERO, Event::Tick { agent, life, lane });
@@ -215,7 +238,11 @@ impl World {
                     let wait = self.chance.millis(1, 2_000);
                     self.after(wait, Event::Killed { agent, life, lane });
                 }
-                Act::Send { lane, call, ask } => self.send(Request { agent, life, lane, call, ask }),
+                Act::Send { lane, call, ask } => {
+                    self.count += 1;
+                    let (by, sent) = (self.agents[agent].identity, self.count);
+                    self.send(Request { agent, by, sent, life, lane, call, ask });
+                }
                 Act::Tell { lane, input } => self.after(Duration::ZERO, Event::Told { agent, life, lane, input }),
             }
         }
@@ -234,7 +261,11 @@ impl World {
         self.agents[agent].work[lane] = None;
         self.watch.begins(job, attempt, self.agents.iter().flat_map(|agent| agent.work.iter().flatten()));
         self.agents[agent].work[lane] = Some((job, attempt));
-        let length = if self.chance.percent(30) { (20_000, 60_000) } else { (50, 8_000) };
+        let length = match self.chance.below(10) {
+            0..7 => (50, 8_000),
+            7..9 => (20_000, 60_000),
+            _ => (60_000, 200_000),
+        };
         let wait = self.chance.millis(length.0, length.1);
         let outcome = match self.chance.below(10) {
             0..6 => Outcome::Succeeded,
@@ -248,7 +279,7 @@ impl World {
 
     /// How long a message is on its way; none if it is lost.
     fn way(&mut self, agent: usize) -> Option<Duration> {
-        if !self.trouble() {
+        if !self.trouble() || self.plan.is_calm() {
             return Some(self.chance.millis(1, 20));
         }
         if self.cut[agent] > self.now || self.chance.percent(self.lossy) {
@@ -266,22 +297,23 @@ impl World {
     fn send(&mut self, request: Request) {
         let Request { agent, life, lane, .. } = request;
         self.after(limits::REQUEST, Event::Told { agent, life, lane, input: unanswered(&request) });
-        let times = if self.trouble() && self.chance.percent(15) { 2 } else { 1 };
-        self.watch.seen.doubled += times - 1;
-        for _ in 0..times {
+        for _ in 0..self.times() {
             if let Some(way) = self.way(agent) {
-                self.after(way, Event::Asked { request: request.clone(), life: self.appliance.life });
+                self.after(way, Event::Asked { request: request.clone() });
             }
         }
     }
 
     fn asked(&mut self, request: Request) {
+        let last = &mut self.arrived[request.agent][request.lane];
+        self.watch.seen.reordered += u64::from(request.sent < *last);
+        *last = request.sent.max(*last);
         match &request.ask {
             Ask::Renew(lease) => {
-                let input = self.appliance.renew(self.now, &request, lease);
-                self.reply(&request, input);
+                let extended = self.appliance.renew(self.now, &request, lease, &mut self.watch);
+                self.reply(&request, || Input::Renewed(request.call, extended.clone().map_err(CallError::Refused)));
             }
-            Ask::Lease { .. } if self.appliance.nothing_for(fleet::node(request.agent as u8)) => {
+            Ask::Lease { .. } if self.appliance.nothing_for(request.by.node()) => {
                 self.answer(request, Answer::Nothing);
             }
             Ask::Lease { .. } | Ask::Complete(..) => {
@@ -299,107 +331,32 @@ impl World {
             }
             Answer::Recorded(_) | Answer::Leased { .. } | Answer::Nothing => {}
         }
-        let input = told(&request, answer);
-        self.reply(&request, input);
+        self.reply(&request, || told(&request, answer.clone()));
     }
 
-    fn reply(&mut self, request: &Request, input: Input) {
+    /// Sends an answer, sometimes twice.
+    fn reply(&mut self, request: &Request, input: impl Fn() -> Input) {
         let Request { agent, life, lane, .. } = *request;
-        if let Some(way) = self.way(agent) {
-            self.after(way, Event::Told { agent, life, lane, input });
+        for _ in 0..self.times() {
+            if let Some(way) = self.way(agent) {
+                self.after(way, Event::Told { agent, life, lane, input: input() });
+            }
         }
     }
 
-    fn decide(&mut self) {
-        let (now, agents) = (self.now, &self.agents);
-        let deciding = self.appliance.decide(now, &mut self.chance, &mut |_, lease| {
-            // Whoever could stop its work in time has: told or not.
-            for agent in agents.iter().filter(|agent| agent.up && agent.paused <= now) {
-                let runs = agent.work.contains(&Some(lease)) && now >= agent.awake + limits::LEASE_MARGIN;
-                assert!(!runs, "attempt {} of {} is given back while it runs", lease.1, lease.0);
-            }
-        });
+    /// How often a message arrives.
+    fn times(&mut self) -> u64 {
+        let times = if self.trouble() && !self.plan.is_calm() && self.chance.percent(15) { 2 } else { 1 };
+        self.watch.seen.doubled += times - 1;
+        times
+    }
+
+    pub(crate) fn decide(&mut self) {
+        let deciding = self.appliance.decide(self.now, &mut self.chance, &mut self.watch, &self.agents);
         if deciding {
-            let most = if self.trouble() && self.chance.percent(10) { 3_000 } else { 30 };
+            let most = if self.trouble() && self.chance.percent(20) { 3_000 } else { 30 };
             let wait = self.chance.millis(1, most);
             self.after(wait, Event::Committed { life: self.appliance.life });
         }
-    }
-
-    /// Something happens about once a second, and then peace comes.
-    fn go_wrong(&mut self) {
-        if !self.trouble() {
-            self.lossy = 0;
-            for n in 0..fleet::NODES {
-                self.wish(jobs::Command::Undrain { name: fleet::name(n) });
-            }
-            return;
-        }
-        let agent = self.chance.below(u64::from(fleet::NODES)) as usize;
-        if self.jobs.len() < 12 && self.chance.percent(40) {
-            self.submit(agent);
-        }
-        match self.chance.below(40) {
-            8 => {
-                if let Some(job) = self.jobs.get(self.chance.below(12) as usize).copied() {
-                    self.wish(jobs::Command::Cancel { job });
-                }
-            }
-            9 => self.wish(jobs::Command::Drain { name: fleet::name(agent as u8), until: None }),
-            10 => self.wish(jobs::Command::Undrain { name: fleet::name(agent as u8) }),
-            11 if self.appliance.up => {
-                self.watch.seen.restarts += 1;
-                self.appliance.die(&mut self.chance, &mut self.watch);
-                let wait = self.chance.millis(100, 60_000);
-                self.after(wait, Event::PrimaryStarts);
-            }
-            12 | 13 if self.agents[agent].up && self.agents[agent].paused <= self.now => {
-                self.watch.seen.pauses += 1;
-                let wait = self.chance.millis(1_000, 90_000);
-                self.agents[agent].paused = self.now + wait;
-                self.agents[agent].awake = self.now + wait;
-            }
-            14 if self.agents[agent].up => {
-                self.watch.seen.kills += 1;
-                self.agents[agent].die();
-                let wait = self.chance.millis(100, 60_000);
-                self.after(wait, Event::AgentStarts { agent });
-            }
-            15 => {
-                self.watch.seen.steps += 1;
-                let hours = self.chance.below(13) as i64 - 6;
-                self.appliance.wall += hours * 3_600_000;
-            }
-            16 => {
-                self.watch.seen.cuts += 1;
-                self.cut[agent] = self.now + self.chance.millis(1_000, 90_000);
-            }
-            _ => {}
-        }
-        let wait = self.chance.millis(100, 2_000);
-        self.after(wait, Event::Trouble);
-    }
-
-    fn wish(&mut self, command: jobs::Command) {
-        // An operator asks again until it is done.
-        self.appliance.queue.push(Wish::Operator(command.into()));
-        if self.appliance.up {
-            self.decide();
-        }
-    }
-
-    fn submit(&mut self, agent: usize) {
-        if !self.appliance.up {
-            return;
-        }
-        let id = JobId(uuid::Uuid::from_u128(self.jobs.len() as u128 + 1));
-        let spec = if self.chance.percent(40) {
-            Spec::NetworkCheck {}
-        } else {
-            Spec::ServiceCheck { probe: Probe::Tcp("127.0.0.1:22".into()), timeout_s: 5 }
-        };
-        let job = jobs::Wanted { id, node: fleet::node(agent as u8), spec, attempts: jobs::ATTEMPTS };
-        self.wish(jobs::Command::Submit { jobs: vec![job] });
-        self.jobs.push(id);
     }
 }
