@@ -8,5 +8,6 @@ mod names;
 mod network;
 mod outage;
 mod reach;
+mod source;
 mod steady;
 mod tools;

@@ -55,6 +55,7 @@ fn documents_keep_their_keys() {
             "revoke" => again::<Revoke>(&line),
             "drain_node" => again::<DrainNode>(&line),
             "run_job" => again::<RunJob>(&line),
+            "stored_source" => again::<StoredSource>(&line),
             "nothing" => again::<Nothing>(&line),
             "publish" => again::<Publish>(&line),
             "minted" => again::<Minted>(&line),
