@@ -54,6 +54,8 @@ pub const LOG_LINES_AT_ONCE: usize = 256;
 pub const LOGS: usize = 1024;
 /// Jobs in one answer to an operator, the newest.
 pub const JOBS_SHOWN: usize = 1000;
+/// Stuck jobs that `status` tells one by one: as many as a person looks at.
+pub const STUCK_SHOWN: usize = 8;
 /// A source snapshot, bytes of its archive.
 pub const SOURCE: usize = 64 << 20;
 /// What a source snapshot holds, bytes before it is compressed: source shrinks to a fifth, and a bomb to a thousandth.

@@ -7,9 +7,9 @@ use super::output::{self, Format};
 use super::words::{self, or_dash};
 use crate::source::{self, SourceError};
 use crate::wire::jobs::MEDIA_SOURCE;
-use crate::wire::operator::{JobDetail, JobView, Jobs, Nothing, On, RunJob, SCHEMA, StoredSource};
+use crate::wire::operator::{JobDetail, JobView, Jobs, Nothing, On, RunJob, SCHEMA, STATES, StoredSource};
 use serde::Serialize;
-use state::model::{JobId, Name};
+use state::model::{JobId, Millis, Name};
 use state::subject::jobs::{Probe, Spec};
 use state::subject::sources::Source;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ pub(super) enum Command {
     Run(Box<Run>),
     /// List jobs, the newest first
     Ls {
-        /// Only those in this state: queued, leased, succeeded, failed or cancelled
-        #[arg(long, value_name = "STATE", value_parser = ["queued", "leased", "succeeded", "failed", "cancelled"])]
+        /// Only those in this state
+        #[arg(long, value_name = "STATE", value_parser = STATES)]
         only: Option<String>,
         /// Only those of this node
         #[arg(long)]
@@ -249,6 +249,7 @@ async fn follow(client: &Client, jobs: Vec<JobView>, format: Format) -> Result<(
             detail.log.iter().skip(known).for_each(|line| output::note(&format!("{who}: {}", line.line)));
             *told = detail.log_dropped + detail.log.len() as u64;
             let now = format!("{} (attempt {} of {})", detail.job.state, detail.job.attempt, detail.job.attempts);
+            let now = if detail.job.state == "stuck" { format!("{now}: {}", detail.explanation) } else { now };
             if now != *state {
                 output::note(&format!("{who}: {now}"));
                 *state = now;
@@ -283,18 +284,26 @@ fn print_jobs(jobs: &Jobs, format: Format) {
         return output::json(jobs);
     }
     let now = crate::clock::wall();
-    let rows = jobs.jobs.iter().map(|job| {
-        vec![
-            job.id.to_string(),
-            job.kind.clone(),
-            or_dash(job.node.as_ref()),
-            if job.cancelling { format!("{}, stopping", job.state) } else { job.state.clone() },
-            format!("{}/{}", job.attempt, job.attempts),
-            words::since(&job.created, now).map_or_else(|| "-".to_owned(), words::short),
-            or_dash(job.why.as_ref()),
-        ]
-    });
+    let rows = jobs.jobs.iter().map(|job| row(job, now));
     output::table(&["JOB", "KIND", "NODE", "STATE", "ATTEMPT", "AGE", "WHY"], rows.collect());
+}
+
+fn row(job: &JobView, now: Millis) -> Vec<String> {
+    vec![
+        job.id.to_string(),
+        job.kind.clone(),
+        or_dash(job.node.as_ref()),
+        state(job),
+        format!("{}/{}", job.attempt, job.attempts),
+        words::since(&job.created, now).map_or_else(|| "-".to_owned(), words::short),
+        or_dash(job.why.as_ref()),
+    ]
+}
+
+/// Where a job is, and that its node has been told to stop it.
+fn state(job: &JobView) -> String {
+    let stopping = job.cancelling || job.superseded_by.is_some();
+    if stopping && job.completed_at.is_none() { format!("{}, stopping", job.state) } else { job.state.clone() }
 }
 
 fn print_job(detail: &JobDetail, format: Format) {
@@ -315,7 +324,7 @@ fn print_job(detail: &JobDetail, format: Format) {
         ("job", job.id.to_string()),
         ("kind", job.kind.clone()),
         ("node", or_dash(job.node.as_ref())),
-        ("state", job.state.clone()),
+        ("state", state(job)),
         ("explanation", detail.explanation.clone()),
         ("attempt", format!("{} of {}", job.attempt, job.attempts)),
         ("created", job.created.clone()),
@@ -323,4 +332,36 @@ fn print_job(detail: &JobDetail, format: Format) {
         ("results", or_nothing(results.join("\n"))),
         ("log", or_nothing(log.join("\n"))),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(changes: &[(&str, serde_json::Value)]) -> JobView {
+        let id = "00000000-0000-0000-0000-000000000007";
+        let mut view = json!({
+            "id": id, "kind": "network.check", "lane": "network", "node": "web-1", "node_id": id, "org": null,
+            "spec": {"kind": "network.check"}, "state": "queued", "cancelling": false, "superseded_by": null,
+            "attempt": 2, "attempts": 6, "created": "1970-01-01T00:00:00Z", "not_before": null, "leased": null,
+            "expires_in_s": null, "completed_at": null, "why": null,
+        });
+        changes.iter().for_each(|(key, value)| view[key] = value.clone());
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn a_row_says_where_a_job_is_and_why() {
+        let shown = |job: &JobView| row(job, Millis(60_000))[1..].join(" ");
+        assert_eq!(shown(&job(&[])), "network.check web-1 queued 2/6 1m -");
+        let stuck = job(&[("state", json!("stuck")), ("why", json!("process 7 does not end"))]);
+        assert_eq!(shown(&stuck), "network.check web-1 stuck 2/6 1m process 7 does not end");
+        let cancelled = job(&[("state", json!("stuck")), ("cancelling", json!(true))]);
+        assert_eq!(shown(&cancelled), "network.check web-1 stuck, stopping 2/6 1m -");
+        let outdated = [("state", json!("leased")), ("superseded_by", json!(57))];
+        assert_eq!(shown(&job(&outdated)), "network.check web-1 leased, stopping 2/6 1m -");
+        let over = [("completed_at", json!("1970-01-01T00:00:30Z")), ("state", json!("superseded"))];
+        assert_eq!(shown(&job(&[&outdated[..], &over].concat())), "network.check web-1 superseded 2/6 1m -");
+    }
 }

@@ -41,7 +41,7 @@
 mod golden;
 mod jobs;
 
-pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, StoredSource};
+pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, STATES, StoredSource};
 
 use crate::wire::peers::ClaimVerdict;
 use serde::{Deserialize, Serialize};

@@ -15,6 +15,7 @@ use crate::serve::appliance::{Change, now};
 use crate::serve::http::{nothing, ok};
 use crate::wire::jobs::{Completion, Extended, Held, LeaseRequest, Leased, LeasedJob, LogLines, Recorded};
 use crate::{clock, entropy, limits};
+use axum::body::Bytes;
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, JobId, Millis, NodeId};
 use state::store::{RowKey, SideRow};
@@ -101,25 +102,18 @@ impl Call<'_> {
     pub(super) async fn complete(&self, id: JobId) -> Result<Answer, Refused> {
         let said: Completion = self.body()?;
         let token = secret_hash(&said.lease_token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
-        let owned = |job: &&Job| job.node == self.node;
+        let of = Zeroizing::new([said.lease_token.as_bytes(), b" ", said.attempt.to_string().as_bytes()].concat());
+        let claim = Claim::by_content(self.node, &format!("complete {id}"), &of);
+        let request = Bytes::from(state::to_bytes(&(said.outcome, &said.result, &said.stuck)));
         let state = self.state();
-        state.jobs.all.get(&id).filter(owned).ok_or_else(not_yours)?;
-        if !said.result.is_object() {
-            return Err(invalid("`result` is not an object"));
-        }
-        if said.stuck.is_some() && said.outcome != Outcome::Retryable {
-            return Err(invalid("`stuck` is given, and the outcome is not `retryable`"));
-        }
-        let bytes = state::to_bytes(&said.result);
-        if bytes.len() > limits::RESULT {
-            let detail = format!("the result has {} bytes, and {} are kept", bytes.len(), limits::RESULT);
-            return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
-        }
-        if let Some(why) = secrets::in_result(&state, &said.result) {
-            let detail = format!("it has {why}");
-            let todo = "leave it out: results are kept, and shown to whoever may see the job";
-            return Err(problem(422, Code::RefusedResult.as_str(), "the result was refused", detail, todo));
-        }
+        let bytes = match self.checked(&state, id, &said) {
+            Ok(bytes) => bytes,
+            Err(refused) => {
+                // What was recorded stays answered, also when the job is not shown any more.
+                let repeated = self.appliance.repeated(&claim, &request).await;
+                return repeated.ok().flatten().ok_or(refused);
+            }
+        };
         let complete = jobs::Complete {
             certificate: self.client.certificate,
             job: id,
@@ -135,9 +129,6 @@ impl Call<'_> {
             let live = judging.authority.soft().leases.live(id, complete.attempt, clock::boot());
             jobs::Command::Complete(Box::new(jobs::Complete { live, ..complete })).into()
         });
-        let of = Zeroizing::new([said.lease_token.as_bytes(), b" ", said.attempt.to_string().as_bytes()].concat());
-        let claim = Claim::by_content(self.node, &format!("complete {id}"), &of);
-        let request = state::to_bytes(&(said.outcome, &said.result, &said.stuck)).into();
         let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
         let life = u64::try_from(limits::RESULT_LIFE.as_millis()).expect("three months in milliseconds");
         let (key, expires) = (result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));
@@ -148,6 +139,30 @@ impl Call<'_> {
             Ok(ok(&Recorded { id, status, attempt: said.attempt, revision: state.revision }))
         });
         answer.await.map_err(|refused| if refused.code == "conflict" { another() } else { refused })
+    }
+
+    /// The bytes of a result that may be kept.
+    fn checked(&self, state: &State, id: JobId, said: &Completion) -> Result<Vec<u8>, Refused> {
+        state.jobs.all.get(&id).filter(|job| job.node == self.node).ok_or_else(not_yours)?;
+        if !said.result.is_object() {
+            return Err(invalid("`result` is not an object"));
+        }
+        if said.stuck.is_some() && said.outcome != Outcome::Retryable {
+            return Err(invalid("`stuck` is given, and the outcome is not `retryable`"));
+        }
+        let bytes = state::to_bytes(&said.result);
+        if bytes.len() > limits::RESULT {
+            let detail = format!("the result has {} bytes, and {} are kept", bytes.len(), limits::RESULT);
+            return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
+        }
+        match secrets::in_result(state, &said.result) {
+            None => Ok(bytes),
+            Some(why) => {
+                let detail = format!("it has {why}");
+                let todo = "leave it out: results are kept, and shown to whoever may see the job";
+                Err(problem(422, Code::RefusedResult.as_str(), "the result was refused", detail, todo))
+            }
+        }
     }
 
     /// The job whose present lease the token proves.

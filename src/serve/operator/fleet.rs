@@ -4,6 +4,7 @@ use super::Call;
 use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, from_decision};
 use crate::clock::rfc3339;
+use crate::limits;
 use crate::serve::http::ok;
 use crate::wire::operator::{MeshNode, MeshView, NodeCounts, SCHEMA, StatusView};
 use state::view::status::{liveness, summary};
@@ -90,12 +91,31 @@ fn attention(call: &Call, state: &State, soft: &crate::authority::Soft, conteste
     if crate::clock::wall() < state.at {
         out.push("this machine's clock is behind the journal's: nothing expires until it is set".to_owned());
     }
+    out.extend(stuck(state));
     out.extend(contested.iter().map(|name| format!("{name} is claimed by more than one node, so it answers for none")));
     let doubled = state.nodes.all.values().filter(|n| soft.presence.of(n.id).is_some_and(|heard| heard.duplicate));
     out.extend(doubled.map(|node| {
         format!("duplicate identity: two machines are `{}`; stop the copy and remove its state directory", node.name)
     }));
     out
+}
+
+/// Jobs of which something cannot be ended: the first few, and how many more there are.
+fn stuck(state: &State) -> Vec<String> {
+    let boards = state.jobs.boards.values();
+    let open = boards.flat_map(|board| board.queued.iter().map(|(_, _, id)| id).chain(&board.leased));
+    let jobs = open.filter_map(|id| state.jobs.all.get(id));
+    let mut stuck = jobs.filter_map(|job| Some((job, job.stuck.as_ref()?, state.nodes.all.get(&job.node)?)));
+    let told = stuck.by_ref().take(limits::STUCK_SHOWN).map(|(job, stuck, node)| {
+        let (id, name, why) = (job.id, &node.name, &stuck.why);
+        format!("job {id} is stuck on node `{name}`: {why}; end that there, or restart the machine")
+    });
+    let mut told: Vec<String> = told.collect();
+    match stuck.count() {
+        0 => {}
+        more => told.push(format!("{more} more jobs are stuck: `holdfast job ls --only stuck`")),
+    }
+    told
 }
 
 fn unfounded(refusal: Refusal) -> Refused {

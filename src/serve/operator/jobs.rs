@@ -8,11 +8,11 @@ use crate::clock::{self, rfc3339};
 use crate::serve::appliance::Appliance;
 use crate::serve::gateway::result_row;
 use crate::serve::http::ok;
-use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, SCHEMA};
+use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, SCHEMA, STATES};
 use crate::{entropy, limits};
-use state::model::{JobId, Millis, Name};
+use state::model::{JobId, Millis, Name, Revision};
 use state::store::RowKey;
-use state::subject::jobs::{ATTEMPTS, Command, Job, Phase, Wanted};
+use state::subject::jobs::{ATTEMPTS, Command, Job, Phase, Stuck, Wanted};
 use state::view::records::Liveness;
 use state::view::status::liveness;
 use state::{Context, State};
@@ -53,10 +53,10 @@ pub(super) async fn list(call: Call) -> Result<Answer, Refused> {
     let (mut wanted, mut node) = (None, None);
     for part in call.received.query().split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
-            Some(("state", word @ ("queued" | "leased" | "succeeded" | "failed" | "cancelled"))) => wanted = Some(word),
+            Some(("state", word)) if STATES.contains(&word) => wanted = Some(word),
             Some(("node", name)) => node = Some(Name::new(name).map_err(|error| invalid(error.to_string()))?),
             Some(_) | None => {
-                let detail = format!("`{part}` is not state=queued|leased|succeeded|failed|cancelled or node=NAME");
+                let detail = format!("`{part}` is not state={} or node=NAME", STATES.join("|"));
                 return Err(invalid(detail));
             }
         }
@@ -70,7 +70,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Refused> {
     let soft = call.appliance.authority.soft();
     let jobs = state.jobs.all.values().rev().filter(|job| {
         context.covers(job.org.as_ref())
-            && wanted.is_none_or(|wanted| wanted == job.phase.as_str())
+            && wanted.is_none_or(|wanted| wanted == word(job))
             && node.is_none_or(|node| node == job.node)
     });
     let jobs = jobs.take(limits::JOBS_SHOWN).map(|job| view(&state, &soft, job)).collect();
@@ -160,7 +160,10 @@ fn unknown(id: JobId) -> Refused {
 fn view(state: &State, soft: &Soft, job: &Job) -> JobView {
     let (mut not_before, mut leased, mut expires_in_s, mut why) = (None, None, None, None);
     match &job.phase {
-        Phase::Queued { not_before: at } => not_before = Some(rfc3339(*at)),
+        Phase::Queued { not_before: at } => {
+            not_before = Some(rfc3339(*at));
+            why = job.stuck.as_ref().map(|stuck| stuck.why.clone());
+        }
         Phase::Leased { since, .. } => {
             leased = Some(rfc3339(*since));
             expires_in_s = soft.leases.left(job.id, job.attempt, clock::boot()).map(|left| left.as_secs());
@@ -176,8 +179,9 @@ fn view(state: &State, soft: &Soft, job: &Job) -> JobView {
         node_id: job.node,
         org: job.org.clone(),
         spec: job.spec.clone(),
-        state: job.phase.as_str().to_owned(),
+        state: word(job).to_owned(),
         cancelling: job.cancel,
+        superseded_by: newer(state, job),
         attempt: job.attempt,
         attempts: job.attempts,
         created: rfc3339(job.created),
@@ -189,24 +193,65 @@ fn view(state: &State, soft: &Soft, job: &Job) -> JobView {
     }
 }
 
+/// The word for where a job is.
+fn word(job: &Job) -> &'static str {
+    let queued = matches!(job.phase, Phase::Queued { .. });
+    if queued && job.stuck.is_some() { "stuck" } else { job.phase.as_str() }
+}
+
+/// Since when something newer is wanted than what an open or superseded job was asked under.
+fn newer(state: &State, job: &Job) -> Option<Revision> {
+    match &job.phase {
+        Phase::Queued { .. } | Phase::Leased { .. } => state.jobs.superseded_by(job),
+        Phase::Superseded { generation } => Some(*generation),
+        Phase::Succeeded | Phase::Failed { .. } | Phase::Cancelled => None,
+    }
+}
+
 /// Why a job is where it is, in words: for one that waits, what it waits for.
 fn explanation(state: &State, job: &Job, context: &Context) -> String {
     match &job.phase {
-        Phase::Queued { not_before } => waits(state, job, *not_before, context),
-        Phase::Leased { since, .. } if job.cancel => {
-            format!(
-                "its node has it since {} and has been told to stop; it has not said yet that it has",
-                rfc3339(*since)
-            )
+        Phase::Queued { not_before } => {
+            let waits = waits(state, job, *not_before, context);
+            let stuck = job.stuck.as_ref().map(|stuck| still_there(job, stuck));
+            stuck.map_or(waits.clone(), |stuck| format!("{stuck}. Until then: {waits}"))
         }
         Phase::Leased { since, .. } => {
-            format!("its node is at attempt {} of {} since {}", job.attempt, job.attempts, rfc3339(*since))
+            let since = rfc3339(*since);
+            let told = "has been told to stop; it has not said yet that it has";
+            match (state.jobs.superseded_by(job), job.cancel, &job.stuck) {
+                (Some(newer), _, _) => format!(
+                    "something newer is wanted since change {newer}; its node has it since {since} and is told to stop, \
+                     and it is over when its lease ends"
+                ),
+                (None, true, _) => format!("its node has it since {since} and {told}"),
+                (None, false, Some(stuck)) => {
+                    let (attempt, before, why) = (job.attempt, stuck.attempt, &stuck.why);
+                    format!("its node has attempt {attempt} since {since}; attempt {before} was stuck: {why}")
+                }
+                (None, false, None) => {
+                    format!("its node is at attempt {} of {} since {since}", job.attempt, job.attempts)
+                }
+            }
         }
         Phase::Succeeded => format!("it was done by attempt {}", job.attempt),
         Phase::Failed { why } => format!("it failed: {why}"),
         Phase::Cancelled => "it was cancelled".to_owned(),
-        Phase::Superseded { generation } => format!("something newer is wanted since change {generation}"),
+        Phase::Superseded { generation } => format!(
+            "it was not done, because something newer is wanted since change {generation}: `holdfast journal ls` shows \
+             what"
+        ),
     }
+}
+
+/// What a job is stuck on, and what to do about it.
+fn still_there(job: &Job, stuck: &Stuck) -> String {
+    let (attempt, why) = (stuck.attempt, &stuck.why);
+    let then = if job.cancel { "it is over" } else { "it goes on by itself" };
+    format!(
+        "what attempt {attempt} left on the node cannot be ended: {why}. Nothing is begun beside it: end that on the \
+         machine, or restart the machine, and {then}"
+    )
 }
 
 fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> String {

@@ -23,6 +23,7 @@ use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use state::model::{JobId, Name};
 use state::{Actor, Context, Role, State};
+use std::future::Future;
 use std::sync::Arc;
 
 pub use token::{Fresh, line, mint};
@@ -31,7 +32,7 @@ pub use token::{Fresh, line, mint};
 macro_rules! plain {
     ($handler:path) => {
         |Shared(appliance): Shared<Arc<Appliance>>, Extension(peer): Extension<LocalPeer>, request: Request| async move {
-            respond($handler(Call::read(appliance, peer, request).await).await)
+            respond(Call::read(appliance, peer, request).await.once(|call| $handler(call)).await)
         }
     };
 }
@@ -45,7 +46,7 @@ macro_rules! named {
          request: Request| async move {
             let call = Call::read(appliance, peer, request).await;
             match Name::new(&name) {
-                Ok(name) => respond($handler(call, name).await),
+                Ok(name) => respond(call.once(|call| $handler(call, name)).await),
                 Err(error) => respond(Err(invalid(error.to_string()))),
             }
         }
@@ -61,7 +62,7 @@ macro_rules! of_job {
          request: Request| async move {
             let call = Call::read(appliance, peer, request).await;
             match id.parse::<JobId>() {
-                Ok(id) => respond($handler(call, id).await),
+                Ok(id) => respond(call.once(|call| $handler(call, id)).await),
                 Err(_) => respond(Err(invalid(format!("`{id}` is not the id of a job")))),
             }
         }
@@ -107,6 +108,25 @@ impl Call {
         Self { appliance, peer, received: Received::read(request).await }
     }
 
+    /// Answers. A change that was made before gets the answer it had, whatever became since then of what it was about.
+    async fn once<F>(self, handler: impl FnOnce(Self) -> F) -> Result<Answer, Refused>
+    where
+        F: Future<Output = Result<Answer, Refused>>,
+    {
+        if let (Some(claim), Some(body)) = (self.claim()?, &self.received.body)
+            && let Some(answer) = self.appliance.repeated(&claim, body).await?
+        {
+            return Ok(answer);
+        }
+        handler(self).await
+    }
+
+    /// Where the answer is kept, if the caller wants that.
+    fn claim(&self) -> Result<Option<Claim>, Refused> {
+        let value = self.received.idempotency();
+        value.map(|value| Claim::by_header(value, format!("uid {}", self.peer.uid), self.received.route())).transpose()
+    }
+
     fn state(&self) -> Arc<State> {
         self.appliance.handle.state()
     }
@@ -130,10 +150,7 @@ impl Call {
         wish: impl Into<Wish>,
         answer: impl FnOnce(&State) -> Result<Answer, Refused> + Send + 'static,
     ) -> Result<Answer, Refused> {
-        let claim = match self.received.idempotency() {
-            Some(value) => Some(Claim::by_header(value, format!("uid {}", self.peer.uid), self.received.route())?),
-            None => None,
-        };
+        let claim = self.claim()?;
         let bytes = self.received.body.clone().unwrap_or_default();
         self.appliance.change(Change::new(wish, self.actor(), Role::Admin, claim, bytes), answer).await
     }

@@ -3,7 +3,7 @@
 use super::rig::*;
 use crate::clock;
 use crate::wire::jobs::{Extended, Leased, Recorded};
-use crate::wire::operator::{JobDetail, Jobs, NodeView};
+use crate::wire::operator::{JobDetail, Jobs, NodeView, StatusView};
 use serde_json::{Value, json};
 use state::model::JobId;
 use std::time::Duration;
@@ -188,4 +188,129 @@ async fn an_expired_lease_counts_for_nothing_and_goes_back_to_the_queue() {
     assert_eq!(code(&rig.on_job(&http, id, "complete", &late).await), (409, "stale_lease".into()));
     assert!(rig.job(id).await.results.is_empty(), "nothing was inserted");
     assert_eq!(rig.on_job(&http, id, "complete", &completion(&next, "succeeded", json!({}))).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_job_says_so_wherever_one_looks_until_it_is_not() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let id = rig.queue("web-1").await;
+    let lease = rig.lease(&http).await;
+    let mut stuck = completion(&lease, "retryable", json!({}));
+    stuck["stuck"] = json!(format!("process 7 does not end, token=abc\n{}", "x".repeat(5_000)));
+    for outcome in ["succeeded", "failed"] {
+        let mut wrong = completion(&lease, outcome, json!({}));
+        wrong["stuck"] = json!("x");
+        assert_eq!(code(&rig.on_job(&http, id, "complete", &wrong).await), (400, "invalid".into()));
+    }
+    let first = rig.on_job(&http, id, "complete", &stuck).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    assert_eq!(rig.on_job(&http, id, "complete", &stuck).await, first);
+    let shown = rig.job(id).await;
+    assert_eq!((shown.job.state.as_str(), shown.job.attempts), ("stuck", 6));
+    assert_eq!(shown.job.why.as_deref(), Some("process 7 does not end, token=[redacted]"));
+    for told in ["process 7", "restart the machine", "goes on by itself"] {
+        assert!(shown.explanation.contains(told), "{}", shown.explanation);
+    }
+    let attention = async || {
+        let (_, said) = rig.operator("GET", "/v1/status", &(), None).await;
+        serde_json::from_str::<StatusView>(&said).unwrap().attention.join("\n")
+    };
+    assert!(attention().await.contains(&format!("job {id} is stuck on node `web-1`: process 7")));
+    let listed = async |state: &str| {
+        let (_, said) = rig.operator("GET", &format!("/v1/jobs?state={state}"), &(), None).await;
+        serde_json::from_str::<Jobs>(&said).unwrap().jobs.len()
+    };
+    assert_eq!((listed("stuck").await, listed("queued").await), (1, 0));
+
+    let cancelled = rig.operator("POST", &format!("/v1/jobs/{id}/cancel"), &json!({}), None).await;
+    assert_eq!(cancelled.0, 200);
+    let shown = rig.job(id).await;
+    assert!(shown.job.cancelling && shown.job.completed_at.is_none() && shown.explanation.contains("it is over"));
+    assert_eq!(rig.operator("POST", &format!("/v1/jobs/{id}/retry"), &json!({}), None).await.0, 200);
+    let next = rig.lease(&http).await;
+    assert!((next.attempt, next.job.cancelled) == (2, true), "its node is to look, and not to begin it");
+    assert!(rig.job(id).await.explanation.contains("told to stop"));
+    let done = rig.on_job(&http, id, "complete", &completion(&next, "failed", json!({"stopped": true}))).await;
+    assert_eq!(serde_json::from_str::<Recorded>(&done.1).unwrap().status, "cancelled");
+    assert!(!attention().await.contains("stuck"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_wanted_any_more_is_told_so_and_ends() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let ask = async |kind: &str| {
+        let body = json!({"spec": {"kind": kind}, "on": {"nodes": ["web-1"]}});
+        let (status, said) = rig.operator("POST", "/v1/jobs", &body, Some(&idempotency())).await;
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str::<Jobs>(&said).unwrap().jobs[0].id
+    };
+    let lease = async || -> Leased {
+        let (status, said) = rig.ask(&http, LEASE, b"{\"lane\":\"network\"}".to_vec()).await;
+        assert_eq!(status, 200, "{said}");
+        assert!(!said.contains("credential_revision"), "it is the first: {said}");
+        serde_json::from_str(&said).unwrap()
+    };
+    let (runs, waits) = (ask("network.ensure").await, ask("network.check").await);
+    let first = lease().await;
+    assert_eq!((first.job.id, first.job.binding.generation.0), (runs, 0));
+    let newer = ask("network.withdraw").await;
+    let turned = rig.revision();
+    let before = rig.revision();
+    let held = json!({"lease_token": first.lease_token});
+    let lines = json!({"lease_token": first.lease_token, "lines": ["late"]});
+    let done = completion(&first, "succeeded", json!({}));
+    for (what, body) in [("heartbeat", &held), ("log", &lines), ("complete", &done)] {
+        assert_eq!(code(&rig.on_job(&http, runs, what, body).await), (409, "superseded".into()), "{what}");
+    }
+    assert_eq!(rig.revision(), before);
+    let shown = rig.job(runs).await;
+    assert_eq!((shown.job.state.as_str(), shown.job.superseded_by), ("leased", Some(turned)));
+    assert!(shown.log.is_empty() && shown.results.is_empty() && shown.explanation.contains("told to stop"));
+    let waited = rig.job(waits).await;
+    assert_eq!((waited.job.state.as_str(), waited.job.superseded_by), ("superseded", Some(turned)));
+    assert!(waited.job.completed_at.is_some());
+
+    let second = lease().await;
+    assert_eq!((second.job.id, second.job.binding.generation), (newer, turned));
+    let past = clock::boot().saturating_sub(crate::limits::LEASE);
+    rig.appliance.authority.soft().leases.grant(runs, first.attempt, past);
+    let deadline = clock::boot() + Duration::from_secs(10);
+    while rig.job(runs).await.job.state != "superseded" {
+        assert!(clock::boot() < deadline, "reaped within a second");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(rig.on_job(&http, newer, "heartbeat", &json!({"lease_token": second.lease_token})).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_of_a_log_that_is_told_twice_is_kept_once() {
+    let rig = Rig::new().await;
+    let http = rig.gateway_client(&rig.joined("web-1").await);
+    let id = rig.queue("web-1").await;
+    let lease = rig.lease(&http).await;
+    for (from, lines) in [(0, ["a", "b"]), (0, ["a", "b"]), (1, ["b", "c"])] {
+        let lines = json!({"lease_token": lease.lease_token, "from": from, "lines": lines});
+        assert_eq!(rig.on_job(&http, id, "log", &lines).await, (204, String::new()));
+    }
+    let log: Vec<String> = rig.job(id).await.log.into_iter().map(|line| line.line).collect();
+    assert_eq!(log, ["a", "b", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_can_be_had_again_when_what_it_was_about_is_gone() {
+    let rig = Rig::new().await;
+    rig.joined("web-1").await;
+    let run = json!({"spec": {"kind": "network.check"}, "on": {"nodes": ["web-1"]}});
+    let keys = [idempotency(), idempotency()];
+    let empty = json!({});
+    let drain = || rig.operator("POST", "/v1/nodes/web-1/drain", &empty, Some(&keys[0]));
+    let submit = || rig.operator("POST", "/v1/jobs", &run, Some(&keys[1]));
+    let first = (drain().await, submit().await);
+    assert_eq!((first.0.0, first.1.0), (200, 200));
+    let gone = json!({"who": "web-1"});
+    let (status, said) = rig.operator("POST", "/v1/admission/revoke", &gone, Some(&idempotency())).await;
+    assert_eq!(status, 200, "{said}");
+    assert_eq!((drain().await, submit().await), first);
 }

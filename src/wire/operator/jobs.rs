@@ -4,7 +4,7 @@ use super::Instant;
 #[cfg(doc)]
 use super::SCHEMA;
 use serde::{Deserialize, Serialize};
-use state::model::{JobId, Name, NodeId};
+use state::model::{JobId, Name, NodeId, Revision};
 use state::subject::jobs::{Lane, Outcome, Spec};
 use state::subject::sources::Source;
 
@@ -49,6 +49,9 @@ pub enum On {
     Nodes(Vec<Name>),
 }
 
+/// The words of [`JobView::state`].
+pub const STATES: [&str; 7] = ["queued", "stuck", "leased", "succeeded", "failed", "cancelled", "superseded"];
+
 /// One job. Every key is always there; what is unknown is `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
@@ -66,10 +69,13 @@ pub struct JobView {
     pub org: Option<Name>,
     /// What is to be done.
     pub spec: Spec,
-    /// `queued`, `leased`, `succeeded`, `failed` or `cancelled`.
+    /// `queued`, `stuck` (it waits too, but something of it is still on the node), `leased`, `succeeded`, `failed`,
+    /// `cancelled` or `superseded`.
     pub state: String,
     /// Somebody wants it stopped, and its node has not said yet that it has.
     pub cancelling: bool,
+    /// The change since which something newer is wanted. Where its node still has it, it has been told to stop.
+    pub superseded_by: Option<Revision>,
     /// The last attempt, from 1; 0 before.
     pub attempt: u32,
     /// The last attempt that may be made.
@@ -84,7 +90,7 @@ pub struct JobView {
     pub expires_in_s: Option<u64>,
     /// When it was over.
     pub completed_at: Option<Instant>,
-    /// Why no other attempt is made.
+    /// Why it is stuck, or why no other attempt is made.
     pub why: Option<String>,
 }
 
