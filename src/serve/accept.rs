@@ -12,6 +12,7 @@ use state::{Code, Refusal};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -19,6 +20,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long connections may take to end their request after the stop.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long, and for how many bytes, a refused client is heard out.
+const PARTING: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
 /// Binds a TCP listener. The error names address and port.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -76,9 +80,13 @@ pub async fn serve_tls<P: Clone + Send + Sync + 'static>(
             let _running = running;
             prepare(&socket);
             let served = async {
-                if let Ok(Ok(stream)) = timeout(limits::HANDSHAKE, tls.accept(socket)).await {
-                    let peer = peer(stream.get_ref().1, place.clone());
-                    serve_connection(stream, router, peer, stop).await;
+                match timeout(limits::HANDSHAKE, tls.accept(socket).into_fallible()).await {
+                    Ok(Ok(stream)) => {
+                        let peer = peer(stream.get_ref().1, place.clone());
+                        serve_connection(stream, router, peer, stop).await;
+                    }
+                    Ok(Err((_, socket))) => part(socket).await,
+                    Err(_) => {}
                 }
             };
             tokio::select! {
@@ -91,6 +99,16 @@ pub async fn serve_tls<P: Clone + Send + Sync + 'static>(
     drop(running);
     // Whoever is still there after the drain ends with the process.
     let _ = timeout(DRAIN, ended.recv()).await;
+}
+
+/// Ends a connection whose handshake failed. Its other end may have sent a request already; closing over that would be a
+/// reset, which can overtake the alert that says why.
+async fn part(mut socket: TcpStream) {
+    let parted = async {
+        socket.shutdown().await?;
+        tokio::io::copy(&mut socket.take(PARTING.1), &mut tokio::io::sink()).await
+    };
+    let _ = timeout(PARTING.0, parted).await;
 }
 
 /// The peer of a listener whose callers prove themselves by their requests.

@@ -30,7 +30,7 @@ pub struct Change {
 pub struct State {
     /// The number of the last change applied.
     pub revision: Revision,
-    /// When it was decided.
+    /// When it was decided, or a change before it if that was later: a clock that is behind this is not to be believed.
     pub at: Millis,
     /// The fleet and its appliances.
     pub appliances: appliances::Appliances,
@@ -72,7 +72,7 @@ impl State {
     pub fn apply(&mut self, change: &Change, at: Millis) {
         debug_assert_eq!(change.change.0, self.revision.0 + 1, "changes are gap-free");
         self.revision = change.change;
-        self.at = at;
+        self.at = self.at.max(at);
         let mut touched = Touched::default();
         for event in &change.events {
             match event {

@@ -188,6 +188,110 @@ async fn nothing_is_resumed() {
     assert!(said.starts_with("HTTP/1.1 401") && said.contains("certificate_refused"), "{said}");
 }
 
+/// Sends an unchanged heartbeat on a kept connection. What comes back, to the byte, but for the time of day.
+async fn raw(stream: &mut TlsStream<TcpStream>) -> String {
+    let body = String::from_utf8(presence()).unwrap();
+    let head = format!("POST {PRESENCE} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    loop {
+        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "the connection is kept");
+        let text = String::from_utf8(answer.clone()).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        if length.and_then(|length| length.parse().ok()) == Some(body.len()) {
+            let date = head.split("date: ").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
+            assert_eq!(date.len(), "Mon, 30 Nov 2026 03:13:11 GMT".len());
+            return text.replace(date, "DATE");
+        }
+    }
+}
+
+/// Unknown, retired, revoked, and past the end of its life, on connections that were good when they began: nobody can
+/// tell which it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_certificate_that_opens_nothing_is_refused_with_the_same_bytes() {
+    let rig = Rig::with_certificate_life(Duration::from_secs(4)).await;
+    let mut kept = std::collections::BTreeMap::new();
+    let mut begin = clock::boot();
+    for name in ["retired", "revoked", "removed", "expired"] {
+        let node = rig.joined(name).await;
+        let mut stream = handshake(&rig, rig.mutual(&node)).await.unwrap();
+        assert!(raw(&mut stream).await.starts_with("HTTP/1.1 200 OK\r\n"), "{name}");
+        kept.insert(name, (node, stream));
+        begin = clock::boot();
+    }
+    let (node, _) = &kept["retired"];
+    let fresh = rig.machine();
+    let (status, said) = rig.ask(&rig.gateway_client(node), RENEW, renewal(fresh.csr())).await;
+    assert_eq!(status, 200, "{said}");
+    let renewed: Renewed = serde_json::from_str(&said).unwrap();
+    let certificate = vec![CertificateDer::from_pem_slice(renewed.certificate.as_bytes()).unwrap()];
+    let next = rig.gateway_client(&Machine { certificate, ..fresh });
+    assert_eq!(rig.ask(&next, PRESENCE, presence()).await.0, 200);
+    for (method, path, body) in [
+        ("POST", "/v1/admission/revoke", serde_json::json!({"who": "revoked"})),
+        ("DELETE", "/v1/nodes/removed?force=true", serde_json::json!({})),
+    ] {
+        let (status, said) = rig.operator(method, path, &body, None).await;
+        assert_eq!(status, 200, "{said}");
+    }
+    let stranger = rig.machine();
+    let (id, now) = (NodeId(Uuid::from_u128(5)), clock::wall());
+    let unknown = rig.ca().issue(stranger.csr(), id, past(1000), now.plus(60_000)).unwrap();
+    let certificate = vec![CertificateDer::from_pem_slice(unknown.pem.as_bytes()).unwrap()];
+    let unknown = Machine { certificate, ..stranger };
+    let stream = handshake(&rig, rig.mutual(&unknown)).await.unwrap();
+    kept.insert("unknown", (unknown, stream));
+    tokio::time::sleep((Duration::from_secs(4) + begin).saturating_sub(clock::boot())).await;
+    for (name, (_, stream)) in &mut kept {
+        for again in 0..2 {
+            let said = raw(stream).await;
+            let head = "HTTP/1.1 401 Unauthorized\r\ncontent-type: application/problem+json\r\n\
+                        cache-control: no-store\r\ncontent-length: 267\r\ndate: DATE\r\n\r\n";
+            assert_eq!(said, head.to_owned() + REFUSED, "{name}, request {again}");
+        }
+    }
+    // A new connection: those whose window is over end in the handshake, and all of those alike.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for name in ["retired", "revoked", "removed", "expired"] {
+        assert_eq!(refusal(&rig, rig.mutual(&kept[name].0)).await, "received fatal alert: AccessDenied", "{name}");
+    }
+}
+
+const REFUSED: &str = concat!(
+    r#"{"type":"about:holdfast/certificate_refused","title":"the certificate was refused","#,
+    r#""detail":"it is not the certificate of an active node","#,
+    r#""todo":"ask for a new one with the signing key, on the mesh listener, which says more","#,
+    r#""status":401,"code":"certificate_refused"}"#
+);
+
+/// While the clock is behind the latest time it has ever shown, no window is judged: not in the handshake, not at a
+/// request, and not after a change that was made with that clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_behind_ends_no_certificate() {
+    const AHEAD: u64 = 30 * 24 * 3_600_000;
+    let rig = Rig::behind_by(AHEAD).await;
+    let node = rig.joined("web-1").await;
+    let id = rig.appliance.handle.state().nodes.by_name[&state::model::Name::new("web-1").unwrap()];
+    let held = rig.appliance.handle.state().enrolment.certificates.iter().map(|(_, held)| held.clone()).next().unwrap();
+    assert!(held.not_before > clock::wall(), "issued by the latest time ever seen");
+    assert_eq!(rig.ask(&rig.gateway_client(&node), PRESENCE, presence()).await.0, 200);
+    for n in 0..2 {
+        let fresh = rig.machine();
+        let (status, said) = rig.ask(&rig.gateway_client(&node), RENEW, renewal(fresh.csr())).await;
+        assert_eq!(status, 200, "{n}: {said}");
+    }
+    // Over by this clock and by any: the look-up refuses it, not the handshake.
+    let now = clock::wall();
+    for (from, to) in [(past(60_000), past(10_000)), (now.plus(60_000), now.plus(70_000))] {
+        let issued = rig.ca().issue(node.csr(), id, from, to).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap()];
+        let config = mutual_config(rig.appliance.pin, chain, node.key.clone_key());
+        assert!(refusal(&rig, config).await.starts_with("HTTP/1.1 401"));
+    }
+}
+
 /// Strangers that begin handshakes and stop, and strangers with a thousand certificates, while a node beats on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_open_handshakes_and_chain_bombs_delay_no_heartbeat() {

@@ -7,11 +7,14 @@ use crate::keys::{self, CertificateAuthority, ClientIdentity, ClientKey};
 use crate::node::certificate::{self, Ask};
 use crate::node::client::{Appliances, CallError, Client, Sequence, Signer};
 use crate::node::gateway::{Gateway, Gateways};
-use crate::wire::jobs::{Presence, Renewal, Seen};
+use crate::wire::jobs::{Presence, Renewal, Renewed, Seen};
 use crate::wire::peers::{CertificateBody, Envelope};
+use crate::wire::problem::Problem;
 use crate::{clock, tasks};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use state::model::{Endpoint, Fingerprint, Name, NodeId, Revision};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -272,6 +275,55 @@ async fn a_node_that_slept_through_its_certificates_life_comes_back_by_its_signi
     assert_eq!(agent.asked.load(Ordering::SeqCst), 2);
 }
 
+/// The route itself: what it gives, to whom, and what it gives again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_by_signing_key_is_given_once_and_to_its_node_alone() {
+    const PATH: &str = "/v1/peers/certificate";
+    let rig = Rig::new().await;
+    let (mut machine, node) = joined(&rig, "web-1").await;
+    let (mut other, _) = joined(&rig, "web-2").await;
+    let audience = rig.appliance.handle.state().fleet().unwrap().id;
+    let fresh = rig.machine();
+    let asked = |seq, csr: &[u8]| {
+        let envelope = Envelope { seq, audience, epoch: None };
+        state::to_bytes(&CertificateBody { envelope, certificate_request: STANDARD.encode(csr) })
+    };
+    let before = rig.revision();
+    let first = machine.send("POST", PATH, asked(1, fresh.csr()), Some(&idempotency())).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    assert_eq!(rig.revision().0, before.0 + 1);
+    for (seq, why) in
+        [(1, "the same bytes"), (2, "the same certificate request"), (1, "the same bytes after later ones")]
+    {
+        assert_eq!(machine.send("POST", PATH, asked(seq, fresh.csr()), None).await, first, "{why}");
+    }
+    assert_eq!(rig.revision().0, before.0 + 1, "one certificate");
+    let replayed = machine.send("POST", PATH, asked(1, rig.machine().csr()), None).await;
+    assert_eq!(code(&replayed), (409, "replayed".into()));
+    assert_eq!(code(&other.send("POST", PATH, asked(1, b"no request"), None).await), (400, "invalid".into()));
+    let bearer = std::mem::replace(&mut other.bearer, machine.bearer.clone());
+    assert_eq!(code(&other.send("POST", PATH, asked(2, fresh.csr()), None).await), (403, "wrong_key".into()));
+    other.bearer = bearer;
+    assert_eq!(rig.revision().0, before.0 + 1);
+    // The former is good until the next has been used.
+    let held = rig.gateway_client(&machine);
+    let beat = state::to_bytes(&presence());
+    assert_eq!(rig.ask(&held, "/v1/agent/presence", beat.clone()).await.0, 200);
+    let renewed: Renewed = serde_json::from_str(&first.1).unwrap();
+    let certificate = vec![CertificateDer::from_pem_slice(renewed.certificate.as_bytes()).unwrap()];
+    let next = rig.gateway_client(&Machine { certificate, ..fresh });
+    assert_eq!(rig.ask(&next, "/v1/agent/presence", beat.clone()).await.0, 200);
+    assert_eq!(code(&rig.ask(&held, "/v1/agent/presence", beat).await), (401, "certificate_refused".into()));
+    assert_eq!(certificates(&rig, node).len(), 1);
+    let (status, _) = rig.operator("POST", "/v1/admission/revoke", &serde_json::json!({"who": "web-1"}), None).await;
+    assert_eq!(status, 200);
+    let register = state::to_bytes(&machine.register_body(audience));
+    let refused = machine.send("POST", "/v1/peers/register", register, None).await;
+    let problem: Problem = serde_json::from_str(&refused.1).unwrap();
+    assert_eq!((problem.code.as_str(), problem.tombstone.is_some()), ("not_admitted", true));
+    assert_eq!(machine.send("POST", PATH, asked(9, rig.machine().csr()), None).await, refused, "as whatever it asks");
+}
+
 /// What makes a certificate on disk good for nothing, and what a node does about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_wrong_with_its_certificate_a_node_gets_another_one() {
@@ -331,7 +383,7 @@ async fn a_refusal_in_the_handshake_is_never_taken_for_a_bad_line() {
     files::replace(&machine.dir.join("client.crt"), issued.pem.as_bytes()).unwrap();
     let identity = ClientIdentity::read(&machine.dir).unwrap().unwrap();
     let gateways = gateways(&rig);
-    for n in 0..100 {
+    for n in 0..500 {
         let gateway = Gateway::new(gateways.clone(), &identity.tls);
         let error = gateway.presence(&presence()).await.unwrap_err();
         let noticed = tokio::time::timeout(Duration::from_millis(1), gateway.refused()).await;

@@ -1,5 +1,6 @@
 //! An appliance in a temporary directory, and machines that ask it.
 
+use crate::cluster::{Home, Place};
 use crate::config::{Settings, resolve};
 use crate::listen::stop::Stopper;
 use crate::listen::{self, stop};
@@ -21,7 +22,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use state::Change;
 use state::model::{Fingerprint, Millis, Name, Revision};
+use state::store::{Batch, Body, Entry, EntryId, Rows};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,23 +50,60 @@ impl Rig {
 
     /// One whose nodes' certificates last so long.
     pub(super) async fn with_certificate_life(life: std::time::Duration) -> Self {
-        Self::with(life, |state| Sources::open(state, limits::SOURCE_SLOTS).unwrap()).await
+        Self::open(tempfile::tempdir().unwrap(), life, sources_of).await
     }
 
     /// One whose sources are delivered in another way.
     pub(super) async fn with_sources(sources: impl FnOnce(&Path) -> Sources) -> Self {
-        Self::with(limits::CERTIFICATE_LIFE, sources).await
+        Self::open(tempfile::tempdir().unwrap(), limits::CERTIFICATE_LIFE, sources).await
     }
 
-    async fn with(life: std::time::Duration, sources: impl FnOnce(&Path) -> Sources) -> Self {
-        // Another test may have installed it, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+    /// One whose journal ends so long from now: its clock is behind.
+    pub(super) async fn behind_by(ms: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("appliance");
+        let found::Opened { handle, lock, .. } = Self::found(&state).await;
+        handle.close().await;
+        drop(lock);
+        let opened = loop {
+            match Home::new(&state).open() {
+                Ok(opened) => break opened,
+                // Its thread is about to let go.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            }
+        };
+        let last = opened.store.batches(Revision(1), 1).unwrap().remove(0);
+        let later = Batch {
+            batch: opened.head.batch + 1,
+            prev: opened.head.hash,
+            time: clock::wall().plus(ms),
+            changes: vec![Change {
+                change: Revision(opened.head.change.0 + 1),
+                kind: "test".into(),
+                events: vec![],
+                ..last.changes[0].clone()
+            }],
+            ..last
+        };
+        let entry = opened.store.last().unwrap().unwrap();
+        let id = EntryId { index: entry.index + 1, ..entry };
+        opened.store.append(&[Entry { id, body: Body::Batch(later.seal()), rows: Rows::default() }]).unwrap();
+        drop(opened);
+        Self::open(dir, limits::CERTIFICATE_LIFE, sources_of).await
+    }
+
+    async fn found(state: &Path) -> found::Opened {
         let advertise = Some(vec!["198.51.100.2".parse().unwrap()]);
         let fleet = Some(Name::new("lab").unwrap());
         let config = resolve(Settings { advertise, fleet, ..Settings::default() }, None).unwrap();
-        let opened = found::open(&state, &config, &state.join("recovery.txt")).await.unwrap();
+        found::open(state, &config, &state.join("recovery.txt")).await.unwrap()
+    }
+
+    async fn open(dir: tempfile::TempDir, life: std::time::Duration, sources: impl FnOnce(&Path) -> Sources) -> Self {
+        // Another test may have installed it, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let state = dir.path().join("appliance");
+        let opened = Self::found(&state).await;
         let listener = accept::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let gateway_listener = accept::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -197,6 +237,10 @@ impl Rig {
     pub(super) fn revision(&self) -> Revision {
         self.appliance.handle.state().revision
     }
+}
+
+fn sources_of(state: &Path) -> Sources {
+    Sources::open(state, limits::SOURCE_SLOTS).unwrap()
 }
 
 pub(super) struct Machine {
