@@ -184,6 +184,9 @@ pub const LEASE_POLL: Duration = Duration::from_secs(2);
 pub const LEASE_RENEW: Duration = Duration::from_secs(15);
 /// Between two attempts at a renewal that has no answer.
 pub const LEASE_RENEW_AGAIN: Duration = Duration::from_secs(2);
+/// Lanes start so long after their agent even if nothing has come of the mesh yet: its data plane has [`START`], and a job
+/// may be what repairs it.
+pub const LANES_WAIT: Duration = Duration::from_secs(15);
 /// Work is ended so long before its lease does: killing all of it takes [`GROUP_END`] at most.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// A question for work that has no answer is asked again for so long; a lease given to it has run since, so later is too late.
@@ -192,7 +195,14 @@ pub const LEASE_ASK_AGAIN: Duration = Duration::from_secs(25);
 pub const LEASE_RETRY_MIN: Duration = Duration::from_millis(250);
 /// From killing the processes of an attempt to seeing none of them.
 pub const GROUP_END: Duration = Duration::from_secs(3);
-/// Both lanes, from the order to end: 5 s for the agent in all.
+/// How long a lane that ends waits for the answer to its last completion: its gateway may be gone, and the lease ends by itself.
+pub const HAND_BACK: Duration = Duration::from_secs(1);
+/// One run of a tool of the machine's, such as `nft`: ten thousand elements take it a second, and another may hold its lock.
+pub const TOOL: Duration = Duration::from_secs(10);
+/// The longest pause of a lane that an appliance may ask for (`Retry-After`): a renewal that is put off by it, due at
+/// [`LEASE_RENEW`], has two more attempts before work is ended.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
+/// Both lanes, from the order to end: [`GROUP_END`] and [`HAND_BACK`], within the 5 s that the agent has in all.
 pub const LANES_END: Duration = Duration::from_secs(4);
 /// What is kept of the processes of one attempt, bytes.
 pub const WORK_RECORD: u64 = 16 * 1024;

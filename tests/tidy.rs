@@ -106,7 +106,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "src",
         but: &["src/node/kernel", "src/dataplane/tunnel.rs"],
-        words: &["rtnetlink", "genetlink", "nftables::"],
+        words: &["rtnetlink", "genetlink", "\"nft\""],
         home: "src/node/kernel is what speaks netlink and nft; the data plane removes only the interface that it holds",
     },
     Layer {

@@ -19,6 +19,7 @@ pub fn problem(status: u16, code: &str, title: &str, detail: impl Into<String>, 
         clock: None,
         tombstone: None,
         floor: None,
+        retry_after: None,
     })
 }
 

@@ -6,6 +6,7 @@ use super::failure::Failure;
 use super::globals::Globals;
 use super::output::{self, Format};
 use super::words::{self, list, or_dash};
+use crate::wire::jobs::Capability;
 use crate::wire::operator::{
     AddNode, Admit, DrainNode, DrainView, MintToken, Minted, NodeView, Nodes, Nothing, Pending, Removed, ReplaceNode,
     Revoke, SCHEMA, ServiceView,
@@ -245,6 +246,7 @@ fn print_node(node: &NodeView, format: Format) {
         ("declared revision", or_dash(node.declared_revision)),
         ("held revision", or_dash(node.held_revision)),
         ("new jobs", drain_words(node)),
+        ("capabilities", list(node.capabilities.iter().map(capability_words))),
     ]);
 }
 
@@ -253,6 +255,15 @@ fn drain_words(node: &NodeView) -> String {
         None => "yes".to_owned(),
         Some(DrainView { until: None }) => "no: drained".to_owned(),
         Some(DrainView { until: Some(until) }) => format!("no: drained, and what it has must stop by {until}"),
+    }
+}
+
+/// `cgroup`, or what is known of it if it is not there.
+fn capability_words((name, held): (&Name, &Capability)) -> String {
+    match held {
+        Capability::Present => name.to_string(),
+        Capability::Absent => format!("no {name}"),
+        Capability::Unknown => format!("{name} unknown"),
     }
 }
 

@@ -50,6 +50,7 @@ impl Failure {
             clock: None,
             tombstone: None,
             floor: None,
+            retry_after: None,
         }
     }
 

@@ -11,12 +11,14 @@ use crate::wire::peers::HEADER_IDEMPOTENCY;
 use crate::wire::problem::Problem;
 use crate::wire::roster::Roster;
 use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::AlertDescription;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use state::Code;
 use state::model::{Endpoint, Fingerprint, JobId};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Connections kept to one appliance: two lanes and the heartbeat. A node may have eight.
@@ -193,6 +195,7 @@ impl Gateway {
             None => Missed::Away(format!("{endpoint}: {}", chain(&error))),
         })?;
         let status = response.status();
+        let retry_after = retry_after(response.headers());
         let bytes = body(response, limits::PROBLEM * 2).await?;
         if status.is_success() {
             return Ok((status, bytes));
@@ -201,7 +204,7 @@ impl Gateway {
             return Err(Missed::Away(format!("{endpoint}: it is not the primary")));
         }
         match serde_json::from_slice::<Problem>(&bytes) {
-            Ok(problem) => Err(CallError::Refused(Box::new(problem)).into()),
+            Ok(problem) => Err(CallError::Refused(Box::new(Problem { retry_after, ..problem })).into()),
             Err(_) if status.is_server_error() => Err(Missed::Away(format!("{endpoint}: {status}"))),
             Err(error) => {
                 let why = format!("{endpoint} answered {path} with {status} and a malformed reason: {error}");
@@ -209,6 +212,12 @@ impl Gateway {
             }
         }
     }
+}
+
+/// `Retry-After` in seconds (RFC 9110, 10.2.3). Our appliances give no date, and another clock's would be no use.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 fn parse<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T, CallError> {

@@ -1,6 +1,7 @@
 //! A machine's side: what it is told, what it makes of it, and what it reads back.
 
 pub mod agent;
+mod capabilities;
 pub mod certificate;
 pub mod claims;
 pub mod client;

@@ -3,6 +3,7 @@
 
 use crate::keys::NodeKeys;
 use crate::node::agent::{Agent, Identity, Input, Moment, Outcome, Output};
+use crate::node::capabilities;
 use crate::node::certificate;
 use crate::node::claims::Claims;
 use crate::node::client::{Appliances, CallError, Client, Sequence, Signer};
@@ -22,7 +23,7 @@ use crate::node::upkeep::{self, Ask, Seen, Upkeep};
 use crate::node::view::Snapshot;
 use crate::node::wanted::{Machine, Own};
 use crate::wire::peers::{CertificateBody, Envelope, LeaveBody};
-use crate::{clock, entropy, files, tasks};
+use crate::{clock, entropy, files, limits, tasks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -131,6 +132,10 @@ struct Shell {
     /// The certificates that are asked for by the signing key.
     certificates: mpsc::Receiver<certificate::Ask>,
     lanes: Option<Lanes>,
+    /// When the lanes start even if nothing has come of the mesh yet; none once they were started.
+    lanes_at: Option<Duration>,
+    /// Why there are none although they were started.
+    no_lanes: Option<String>,
     stream: Option<JoinHandle<Option<()>>>,
     inputs: mpsc::Sender<Input>,
     arriving: mpsc::Receiver<Input>,
@@ -196,6 +201,8 @@ impl Shell {
             gateway,
             certificates,
             lanes: None,
+            lanes_at: Some(clock::boot() + limits::LANES_WAIT),
+            no_lanes: None,
             stream: None,
             inputs,
             arriving,
@@ -221,7 +228,8 @@ impl Shell {
     async fn obey_all(&mut self, end: &mut End) -> Result<(), Failure> {
         self.take(Input::Started).await;
         loop {
-            let nap = self.agent.deadline().saturating_sub(clock::boot()).min(NAP);
+            let due = self.agent.deadline().min(self.lanes_at.unwrap_or(Duration::MAX));
+            let nap = due.saturating_sub(clock::boot()).min(NAP);
             tokio::select! {
                 () = end.requested() => return Ok(()),
                 Some(input) = self.arriving.recv() => self.take(input).await,
@@ -238,6 +246,9 @@ impl Shell {
                     }
                 }
                 () = tokio::time::sleep(nap) => self.take(Input::Tick).await,
+            }
+            if self.lanes_at.is_some_and(|at| at <= clock::boot()) {
+                self.start_lanes();
             }
         }
     }
@@ -368,9 +379,11 @@ impl Shell {
         if let Some(underlay) = &seen.underlay {
             self.take(Input::Machine(machine(underlay, &self.node))).await;
         }
+        if seen.up || !seen.problems.is_empty() {
+            self.start_lanes();
+        }
         if seen.up && !self.ready {
             self.ready = true;
-            self.lanes = self.start_lanes();
             let name = &self.node.name;
             tracing::info!("the mesh is up: {name} on {}", self.node.ifname);
             files::replace(&self.directory.file("ready"), b"ready\n")?;
@@ -381,10 +394,11 @@ impl Shell {
         Ok(())
     }
 
-    /// The lanes come last of all that a node starts. Without them the rest goes on.
-    fn start_lanes(&self) -> Option<Lanes> {
+    /// The lanes come last of all that a node starts: after mesh and names, or after the attempt at them, because a job may
+    /// be what repairs them. Without lanes the rest goes on.
+    fn start_lanes(&mut self) {
+        let Some(node) = self.node.node.filter(|_| self.lanes_at.take().is_some()) else { return };
         let dir = self.directory.path();
-        let node = self.node.node?;
         let groups = Groups::open(dir, node).map_err(|error| error.to_string());
         let fence = Fence::open(dir).map_err(|error| error.to_string());
         match groups.and_then(|groups| Ok((groups, fence?))) {
@@ -392,18 +406,19 @@ impl Shell {
                 if !groups.are_tight() {
                     tracing::warn!("work is ended less surely here: cgroup version 2 cannot be written");
                 }
-                Some(Lanes::start(Setting {
+                self.lanes = Some(Lanes::start(Setting {
                     gateway: self.gateway.clone(),
+                    capabilities: capabilities::found(&groups, self.backend),
                     groups,
                     fence: fence.into(),
                     asks: self.asks.clone(),
                     program: "/proc/self/exe".into(),
-                    capabilities: BTreeMap::new(),
-                }))
+                }));
             }
             Err(error) => {
-                tracing::error!("this node takes no jobs until its agent is restarted: {error}");
-                None
+                let why = format!("this node takes no jobs until its agent is restarted: {error}");
+                tracing::error!("{why}");
+                self.no_lanes = Some(why);
             }
         }
     }
@@ -412,7 +427,8 @@ impl Shell {
     async fn obey(&mut self, call: Call) -> bool {
         match call {
             Call::View(reply) => {
-                let seen = self.seen.borrow().clone();
+                let mut seen = self.seen.borrow().clone();
+                seen.problems.extend(self.lanes.iter().flat_map(Lanes::halted).chain(self.no_lanes.clone()));
                 let node = self.node.clone();
                 let authority = self.client.answered_last();
                 let _ = reply.send(Snapshot::take(&self.agent.report(), node, self.backend, seen, authority));

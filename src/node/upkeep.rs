@@ -32,20 +32,65 @@ pub(super) enum Ask {
     /// All peers as the tunnel has them.
     Peers(oneshot::Sender<BTreeMap<WireguardKey, PeerSeen>>),
     /// For a job: make the machine as wanted and say what is not. Ends a withdrawal.
-    Ensure(oneshot::Sender<Result<Vec<String>, Failure>>),
+    Ensure(Question<Vec<String>>),
     /// For a job: what is not as wanted, one line a step.
-    Check(oneshot::Sender<Result<Vec<String>, Failure>>),
+    Check(Question<Vec<String>>),
     /// For a job: take everything down until the agent starts again or is to ensure it.
-    Withdraw(oneshot::Sender<Result<(), Failure>>),
+    Withdraw(Question<()>),
 }
 
-impl Ask {
-    /// Whether whoever asked has gone: a job whose lease was lost must have no effect any more.
-    fn given_up(&self) -> bool {
-        match self {
-            Self::Ensure(reply) | Self::Check(reply) => reply.is_closed(),
-            Self::Withdraw(reply) => reply.is_closed(),
-            Self::Up(_) | Self::Down(_) | Self::Plan(_) | Self::Peers(_) => false,
+/// What a job asks. Whatever is being done for it is dropped, between two steps or in one, once it is taken back: a job
+/// whose lease was lost must have no effect any more.
+pub(super) struct Question<T> {
+    /// Told once it is begun: what tells its end.
+    begun: oneshot::Sender<oneshot::Receiver<()>>,
+    reply: oneshot::Sender<Result<T, Failure>>,
+}
+
+/// The other end of a [`Question`].
+pub(super) struct Asked<T> {
+    begun: oneshot::Receiver<oneshot::Receiver<()>>,
+    reply: oneshot::Receiver<Result<T, Failure>>,
+}
+
+/// A question, and where its answer comes.
+pub(super) fn question<T>() -> (Question<T>, Asked<T>) {
+    let ((begun, seen), (reply, answer)) = (oneshot::channel(), oneshot::channel());
+    (Question { begun, reply }, Asked { begun: seen, reply: answer })
+}
+
+impl<T> Question<T> {
+    /// Does the work that answers it.
+    pub(super) async fn answer(mut self, work: impl Future<Output = Result<T, Failure>>) {
+        if self.reply.is_closed() {
+            return;
+        }
+        let (under_way, ended) = oneshot::channel();
+        let _ = self.begun.send(ended);
+        tokio::select! {
+            biased;
+            () = self.reply.closed() => {}
+            done = work => {
+                let _ = self.reply.send(done);
+            }
+        }
+        drop(under_way);
+    }
+}
+
+impl<T> Asked<T> {
+    /// The answer.
+    pub(super) async fn wait(&mut self) -> Result<T, Failure> {
+        let gone = || Failure::local("the mesh was not looked at", "nothing keeps this machine any more");
+        (&mut self.reply).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Takes the question back: once this is over nothing is done for it, and nothing will be.
+    pub(super) async fn take_back(mut self) {
+        self.reply.close();
+        // One that was not begun by now finds nobody who waits.
+        if let Ok(ended) = self.begun.try_recv() {
+            let _ = ended.await;
         }
     }
 }
@@ -77,6 +122,9 @@ pub(super) struct Upkeep {
     clear: bool,
     seen: watch::Sender<Seen>,
 }
+
+/// What is not as wanted while the mesh is withdrawn.
+const WITHDRAWN: &str = "a job has withdrawn the mesh; a network.ensure job brings it back";
 
 /// What could not be done when [`take_down`] fails.
 pub(super) const NOT_DOWN: &str = "the mesh was not taken down whole";
@@ -125,9 +173,6 @@ impl Upkeep {
     }
 
     async fn answer(&mut self, ask: Ask) {
-        if ask.given_up() {
-            return;
-        }
         match ask {
             Ask::Up(wanted) => match &mut self.withdrawn {
                 Some(later) => *later = Some(*wanted),
@@ -151,25 +196,9 @@ impl Upkeep {
                 };
                 let _ = reply.send(peers);
             }
-            Ask::Ensure(reply) => {
-                if let Some(wanted) = self.withdrawn.take() {
-                    self.wanted = wanted;
-                }
-                let _ = reply.send(self.ensure().await);
-            }
-            Ask::Check(reply) => {
-                let checked = match &self.wanted {
-                    Some(_) => self.plan().await,
-                    None => Err(nothing_wanted()),
-                };
-                let _ = reply.send(checked);
-            }
-            Ask::Withdraw(reply) => {
-                if self.withdrawn.is_none() {
-                    self.withdrawn = Some(self.wanted.clone());
-                }
-                let _ = reply.send(self.down().await);
-            }
+            Ask::Ensure(question) => question.answer(self.ensure()).await,
+            Ask::Check(question) => question.answer(self.check()).await,
+            Ask::Withdraw(question) => question.answer(self.withdraw()).await,
         }
     }
 
@@ -180,7 +209,30 @@ impl Upkeep {
         take_down(&self.dir, &mut self.reconciler).await
     }
 
+    /// Withdrawn is what was taken down whole: where that fails or is broken off, the mesh comes back.
+    async fn withdraw(&mut self) -> Result<(), Failure> {
+        self.told = None;
+        self.seen.send_modify(|seen| seen.up = false);
+        take_down(&self.dir, &mut self.reconciler).await?;
+        if self.withdrawn.is_none() {
+            self.withdrawn = Some(self.wanted.take());
+        }
+        self.converge().await;
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<Vec<String>, Failure> {
+        match (&self.wanted, &self.withdrawn) {
+            (Some(_), _) => self.plan().await,
+            (None, Some(_)) => Ok(vec![WITHDRAWN.into()]),
+            (None, None) => Err(nothing_wanted()),
+        }
+    }
+
     async fn ensure(&mut self) -> Result<Vec<String>, Failure> {
+        if let Some(wanted) = self.withdrawn.take() {
+            self.wanted = wanted;
+        }
         if self.wanted.is_none() {
             return Err(nothing_wanted());
         }
@@ -234,6 +286,8 @@ impl Upkeep {
                 Err(problem) => seen.problems.push(problem),
             }
             seen.up = seen.problems.is_empty();
+        } else if self.withdrawn.is_some() {
+            seen.problems.push(WITHDRAWN.into());
         }
         self.seen.send_if_modified(|held| {
             for problem in seen.problems.iter().filter(|problem| !held.problems.contains(problem)) {
@@ -277,6 +331,33 @@ impl Upkeep {
 }
 
 fn nothing_wanted() -> Failure {
-    let todo = "it comes up once it holds a peer list, or by a network.ensure job where it was withdrawn";
+    let todo = "it comes up once this node holds a peer list";
     Failure::new("not_up", "the mesh was not looked at", "the mesh of this node is down", todo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_that_is_taken_back_is_let_go_of_and_one_not_begun_never_is() {
+        let (question, asked) = question::<()>();
+        asked.take_back().await;
+        question.answer(async { panic!("begun for nobody") }).await;
+
+        let (question, mut asked) = super::question();
+        let (held, gone) = oneshot::channel::<()>();
+        let work = async move {
+            // Work that takes for ever, and is seen to be dropped.
+            let _held = held;
+            std::future::pending::<()>().await;
+            Ok(())
+        };
+        let upkeep = crate::tasks::spawn("upkeep", question.answer(work));
+        assert!(tokio::time::timeout(Duration::from_millis(50), asked.wait()).await.is_err(), "it is under way");
+        asked.take_back().await;
+        let mut gone = gone;
+        assert!(gone.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed), "let go of");
+        upkeep.await.unwrap();
+    }
 }

@@ -185,6 +185,7 @@ fn rosters_and_problems_keep_their_bytes() {
         clock: None,
         tombstone: Some(signed()),
         floor: Some(12),
+        retry_after: Some(std::time::Duration::from_secs(1)),
     };
     pinned(
         &problem,

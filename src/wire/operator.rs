@@ -43,10 +43,12 @@ mod jobs;
 
 pub use jobs::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, ResultView, RunJob, STATES, StoredSource};
 
+use crate::wire::jobs::Capability;
 use crate::wire::peers::ClaimVerdict;
 use serde::{Deserialize, Serialize};
 use state::model::{ApplianceId, Endpoint, Fingerprint, FleetId, Name, NodeId, Prefix, Revision, SigningKey};
 use state::view::records::{Epoch, Liveness, Protocol};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The version of the documents here. A change that takes a key away or alters its meaning raises it.
@@ -226,6 +228,9 @@ pub struct NodeView {
     /// That it is given no new jobs; left out of a node that is given some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
+    /// What its machine says that it can do: `present`, `absent` or `unknown`; left out before it has said anything.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capabilities: BTreeMap<Name, Capability>,
 }
 
 /// How a node is drained.

@@ -2,6 +2,7 @@
 
 use crate::wire::signed::Signed;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Problem {
     /// With `replayed`: the `seq` that the next request must exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u64>,
+    /// How long the appliance wants not to be asked again: the answer's `Retry-After`, which is no part of its body.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
 }
 
 /// The appliance's clock, signed, for a machine whose own is off.

@@ -2,10 +2,12 @@
 
 use crate::tools::fleet;
 use anyhow::{Context, Result};
-use holdfast::lab::{Fleet, until};
+use holdfast::lab::{Fleet, Process, until};
 use holdfast::wire::operator::{JobDetail, JobView, Jobs};
 use rustix::process::{Pid, Signal, test_kill_process};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -43,8 +45,8 @@ fn is(fleet: &Fleet, job: &JobView, state: &str) -> bool {
     show(fleet, job).is_ok_and(|detail| detail.job.state == state)
 }
 
-/// The process that does a job on a host, once it runs.
-fn worker(fleet: &Fleet, host: &str) -> Result<Pid> {
+/// The process that does a job on a host, once it runs, and its cgroup where there is one.
+fn work(fleet: &Fleet, host: &str) -> Result<(Pid, Option<PathBuf>)> {
     let folder = fleet.state(host).join("work");
     let mut found = None;
     until(SOON, &format!("work runs on {host}"), || {
@@ -52,11 +54,16 @@ fn worker(fleet: &Fleet, host: &str) -> Result<Pid> {
         let mut documents = records.filter_map(|record| std::fs::read(record.path()).ok());
         found = documents.find_map(|document| {
             let record: serde_json::Value = serde_json::from_slice(&document).ok()?;
-            Pid::from_raw(i32::try_from(record["leader"]["pid"].as_i64()?).ok()?)
+            let pid = Pid::from_raw(i32::try_from(record["leader"]["pid"].as_i64()?).ok()?)?;
+            Some((pid, record["cgroup"].as_str().map(PathBuf::from)))
         });
         found.is_some()
     })?;
     found.context("a record names its process")
+}
+
+fn worker(fleet: &Fleet, host: &str) -> Result<Pid> {
+    Ok(work(fleet, host)?.0)
 }
 
 fn lives(pid: Pid) -> bool {
@@ -94,22 +101,128 @@ fn a_blocked_workload_delays_no_check_and_ends_with_its_agent() -> Result<()> {
     assert!(lives(first) && is(&fleet, &blocked[0], "leased"), "the workload is still blocked");
 
     // What a killed agent leaves is ended by the next one before it is ready for more.
+    let daemon = daemon_of(&fleet, "a")?;
     fleet.murder("a")?;
-    assert!(lives(first), "a killed agent cannot end its work");
+    assert!(lives(first) && lives(daemon), "a killed agent cannot end its work");
     fleet.agent("a")?;
-    until(SOON, "the orphan's end", || !lives(first))?;
+    until(SOON, "the orphans' end", || !lives(first) && !lives(daemon))?;
 
     // The lease runs out, and the next attempt begins.
     until(Duration::from_secs(90), "the second attempt", || {
         show(&fleet, &blocked[0]).is_ok_and(|shown| shown.job.attempt == 2 && shown.job.state == "leased")
     })?;
     let second = worker(&fleet, "a")?;
+    let daemon = daemon_of(&fleet, "a")?;
 
-    // SIGINT ends the agent at once, with its work.
-    let mut agent = fleet.process("a")?;
-    agent.signal(Signal::INT);
+    // SIGINT ends the agent at once, with its work, which is handed back.
+    let agent = fleet.process("a")?;
+    ends_in_time(agent, Signal::INT)?;
+    assert!(!lives(second) && !lives(daemon), "the work ended with its agent");
+    let shown = show(&fleet, &blocked[0])?;
+    assert_eq!((&*shown.job.state, shown.results.last().map(|r| r.attempt)), ("queued", Some(2)), "{shown:?}");
+    fleet.agent("a")?;
+    until(SOON, "the third attempt begins without waiting for a lease's end", || {
+        show(&fleet, &blocked[0]).is_ok_and(|shown| shown.job.attempt == 3 && shown.job.state == "leased")
+    })?;
+    let third = worker(&fleet, "a")?;
+
+    // Nobody is there to take it back: the agent ends as fast.
+    fleet.stop("box")?;
+    ends_in_time(fleet.process("a")?, Signal::TERM)?;
+    assert!(!lives(third));
+    Ok(())
+}
+
+fn ends_in_time(mut agent: Process, signal: Signal) -> Result<()> {
+    agent.signal(signal);
     assert_eq!(agent.wait(Duration::from_secs(5))?, 0);
-    assert!(!lives(second), "the work ended with its agent");
+    Ok(())
+}
+
+/// A process as the work on a host could have left one: forked twice, in a session of its own, without any environment.
+/// Only its cgroup tells whose it is; where there is none it is the work itself.
+fn daemon_of(fleet: &Fleet, host: &str) -> Result<Pid> {
+    let (leader, Some(cgroup)) = work(fleet, host)? else { return Ok(worker(fleet, host)?) };
+    let script = "echo $$ > \"$0\"/cgroup.procs; env -i setsid sh -c 'sleep 600 & echo $!' > \"$1\" 2>/dev/null";
+    let told = fleet.lab.folder().join(format!("daemon-{leader}"));
+    let (cgroup, file) = (cgroup.display().to_string(), told.display().to_string());
+    fleet.lab.run(host, &["sh", "-c", script, &cgroup, &file])?.ok()?;
+    let pid = std::fs::read_to_string(&told)?;
+    Pid::from_raw(pid.trim().parse()?).context("a process id")
+}
+
+#[test]
+fn a_withdrawn_mesh_is_gone_and_comes_back_while_jobs_go_on() -> Result<()> {
+    let fleet = with(&["a", "b"])?;
+    let _silent = silent(&fleet, "a")?;
+    let job = |kind: &str| fleet.operator(&["job", "run", kind, "--on", "a", "--watch"]);
+    let interface = || fleet.lab.run("a", &["ip", "link", "show", "hf0"]).is_ok_and(|answer| answer.code == 0);
+    let there = fleet.address("a")?.to_string();
+    let reached = || fleet.lab.run("b", &["ping", "-c1", "-W1", &there]).is_ok_and(|answer| answer.code == 0);
+    until(SOON, "the mesh works", reached)?;
+
+    job("network.withdraw")?.ok()?;
+    assert!(!interface() && !reached(), "the mesh is gone on this node");
+    let status = fleet.node("a", &["agent", "status"])?.ok()?;
+    assert!(status.contains("network.ensure"), "it says so: {status}");
+    // The lanes go over the underlay: one says what is wrong, the other works.
+    let checked = job("network.check")?;
+    assert_eq!(checked.code, 1, "{checked:?}");
+    fleet.operator(&["job", "run", "service.check", "--on", "a", "--tcp", PORT, "--watch"])?.ok()?;
+    // What is done for a withdrawn mesh stays undone by news of the fleet.
+    fleet.lab.host("c", 30)?;
+    fleet.enrol("c", &[])?;
+    job("network.withdraw")?.ok()?;
+    assert!(!interface());
+
+    job("network.ensure")?.ok()?;
+    job("network.check")?.ok()?;
+    assert!(interface());
+    until(SOON, "the mesh works again", reached)?;
+
+    let shown = fleet.operator(&["node", "show", "a"])?.ok()?;
+    assert!(shown.contains("job-network-ensure") && shown.contains("kernel-wireguard"), "{shown}");
+    let shown: serde_json::Value = serde_json::from_str(&fleet.operator(&["node", "show", "a", "-o", "json"])?.ok()?)?;
+    assert_eq!(shown["capabilities"]["job-service-check"], "present", "{shown}");
+    Ok(())
+}
+
+/// With a firewall tool that fails, and one that never comes back.
+#[test]
+fn a_node_whose_mesh_does_not_come_up_takes_jobs_and_is_repaired_by_one() -> Result<()> {
+    let fleet = with(&["a"])?;
+    fleet.node("a", &["agent", "down"])?.ok()?;
+    let tools = fleet.lab.folder().join("tools");
+    std::fs::create_dir(&tools)?;
+    let gate = |name: &str| tools.join(name);
+    let script = "#!/bin/sh\ncd \"${0%/*}\"\n[ -e broken ] && { echo broken >&2; exit 1; }\n[ -e hangs ] && { echo $$ > hung; exec sleep 600; }\nPATH=$OTHERS exec nft \"$@\"\n";
+    std::fs::write(gate("nft"), script)?;
+    std::fs::set_permissions(gate("nft"), std::fs::Permissions::from_mode(0o755))?;
+    std::fs::write(gate("broken"), "")?;
+    let others = std::env::var("PATH")?;
+    let mut agent = fleet.holdfast("a", &["agent", "run", "--state"]);
+    agent.arg(fleet.state("a")).env("PATH", format!("{}:{others}", tools.display())).env("OTHERS", others);
+    let agent = fleet.lab.start("a.log", &mut agent)?;
+
+    let asked = queue(&fleet, &["network.ensure", "--on", "a"])?;
+    until(SOON, "an attempt at a node without a mesh", || {
+        show(&fleet, &asked[0]).is_ok_and(|shown| !shown.results.is_empty())
+    })?;
+    let told = show(&fleet, &asked[0])?;
+    assert!(format!("{told:?}").contains("broken") && !fleet.state("a").join("ready").exists(), "{told:?}");
+    std::fs::remove_file(gate("broken"))?;
+    until(SOON * 2, "the mesh is repaired", || is(&fleet, &asked[0], "succeeded"))?;
+    fleet.operator(&["job", "run", "network.check", "--on", "a", "--watch"])?.ok()?;
+
+    // A step that does not end holds up neither a check's end nor the agent's.
+    std::fs::write(gate("hangs"), "")?;
+    let asked = queue(&fleet, &["network.check", "--on", "a"])?;
+    until(SOON, "it hangs", || gate("hung").exists() && is(&fleet, &asked[0], "leased"))?;
+    let hung: i32 = std::fs::read_to_string(gate("hung"))?.trim().parse()?;
+    ends_in_time(fleet.lab.take(agent).context("the agent")?, Signal::TERM)?;
+    assert!(!lives(Pid::from_raw(hung).context("a process id")?), "the tool ended with the agent");
+    let told = show(&fleet, &asked[0])?;
+    assert!(told.job.state == "queued" && format!("{told:?}").contains("the agent was stopped"), "{told:?}");
     Ok(())
 }
 

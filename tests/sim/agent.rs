@@ -138,7 +138,7 @@ impl Agent {
                 self.starting[lane] = None;
                 Some(Act::Kill { lane })
             }
-            Output::Ended => panic!("a lane ended that nobody had stopped"),
+            Output::Ended | Output::Halted(_) => panic!("a lane ended that nobody had stopped"),
             Output::Log(..) | Output::Info(_) | Output::Warn(_) | Output::Error(_) => None,
         }
     }

@@ -11,18 +11,21 @@ use crate::node::upkeep::Ask;
 use futures_util::future::BoxFuture;
 use state::subject::jobs::{Outcome, Spec};
 use std::io::Read;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// A specification, or a result, is at most this long, bytes.
 pub(super) const SPEC: u64 = 64 * 1024;
 
 /// Where the work of a kind is done. Nothing is begun before the future is polled.
 pub(super) enum Doing {
-    /// In the agent, by its upkeep of this machine.
-    Here(fn(mpsc::Sender<Ask>) -> BoxFuture<'static, Finish>),
+    /// In the agent, by its upkeep of this machine. Told to stop, it ends as soon as nothing of it goes on.
+    Here(fn(mpsc::Sender<Ask>, oneshot::Receiver<()>) -> BoxFuture<'static, Finish>),
     /// In a process of its own, which is killed with all that it started when the lease is lost.
     Apart(BoxFuture<'static, Finish>),
 }
+
+/// The kinds that are done here.
+pub(super) const KINDS: [&str; 4] = ["network.ensure", "network.check", "network.withdraw", "service.check"];
 
 /// The one place where kinds are registered.
 pub(super) fn doing(spec: Spec) -> Doing {
@@ -60,4 +63,17 @@ pub fn apart(input: impl Read) -> Result<String, Failure> {
 /// Work that could not be done; another attempt may.
 pub(super) fn retryable(why: impl Into<String>) -> Finish {
     Finish { outcome: Outcome::Retryable, result: serde_json::json!({ "error": why.into() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// serde names all kinds when it meets one that it does not know.
+    #[test]
+    fn every_kind_that_is_done_here_is_reported() {
+        let refusal = serde_json::from_str::<Spec>(r#"{"kind":"?"}"#).unwrap_err().to_string();
+        let known: Vec<_> = refusal.split('`').skip(3).step_by(2).collect();
+        assert_eq!(known, KINDS);
+    }
 }

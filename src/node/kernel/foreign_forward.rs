@@ -3,8 +3,7 @@
 //! still read its own table, and is known and removed by its comment.
 
 use super::names::FOREIGN_RULE_COMMENT;
-use super::{KernelError, failed};
-use std::process::Stdio;
+use super::{KernelError, tool};
 
 /// Which of the two tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,15 +79,10 @@ fn read(listing: &str) -> Seen {
 }
 
 async fn run(family: Family, arguments: &[&str]) -> Result<Option<String>, KernelError> {
-    let doing = format!("{family} {}", arguments.join(" "));
-    #[expect(clippy::disallowed_methods, reason = "iptables must write its own table, or it could no longer read it")]
-    let mut command = tokio::process::Command::new(family.tool());
-    let output = match command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        output => output.map_err(failed(&doing))?,
-    };
+    let line = [&[family.tool()], arguments].concat();
+    let Some(output) = tool::run(&line, "").await? else { return Ok(None) };
     if !output.status.success() {
-        return Err(KernelError::new(doing, String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(KernelError::new(line.join(" "), tool::said(&output)));
     }
     Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }

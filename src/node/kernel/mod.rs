@@ -9,6 +9,7 @@ pub mod names;
 mod port;
 mod route;
 pub mod sysctl;
+mod tool;
 pub mod underlay;
 pub mod wireguard;
 

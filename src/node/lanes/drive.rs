@@ -9,9 +9,8 @@ use crate::node::upkeep::Ask;
 use crate::wire::jobs::{Capability, Completion, Held, LeaseRequest, LeasedJob, LogLines};
 use crate::{clock, entropy, limits, tasks};
 use futures_util::future::BoxFuture;
-use serde_json::json;
-use state::subject::jobs::{Lane as Which, Outcome, Spec};
-use std::collections::{BTreeMap, VecDeque};
+use state::subject::jobs::{Lane as Which, Spec};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +47,7 @@ pub(in crate::node) struct Setting {
 /// Both lanes at work.
 pub(in crate::node) struct Lanes {
     stop: watch::Sender<()>,
+    halted: Arc<Mutex<Vec<String>>>,
     tasks: Vec<JoinHandle<Option<()>>>,
 }
 
@@ -57,10 +57,11 @@ impl Lanes {
         let setting = Arc::new(setting);
         let (stop, stopped) = watch::channel(());
         let swept = watch::Sender::new(());
+        let halted = Arc::default();
         let mut tasks: Vec<_> = [Which::Network, Which::Workload]
             .into_iter()
             .map(|which| {
-                let shell = Shell::new(which, setting.clone());
+                let shell = Shell::new(which, setting.clone(), Arc::clone(&halted));
                 let (stopped, mut begin) = (stopped.clone(), swept.subscribe());
                 tasks::spawn("lane", async move {
                     let mut ends = stopped.clone();
@@ -78,10 +79,15 @@ impl Lanes {
             }
             swept.send_replace(());
         }));
-        Self { stop, tasks }
+        Self { stop, halted, tasks }
     }
 
-    /// Ends both, with all work, within [`limits::LANES_END`].
+    /// Which lane stopped without having been told to, why, and what to do; none in good order.
+    pub(in crate::node) fn halted(&self) -> Vec<String> {
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends both, with all work, hands back what they had, and is done within [`limits::LANES_END`].
     pub(in crate::node) async fn end(self) {
         self.stop.send_replace(());
         let all = async {
@@ -99,6 +105,7 @@ impl Lanes {
 struct Shell {
     lane: Lane,
     setting: Arc<Setting>,
+    halted: Arc<Mutex<Vec<String>>>,
     inputs: mpsc::Sender<Input>,
     arriving: mpsc::Receiver<Input>,
     /// Ends the work that runs.
@@ -106,9 +113,9 @@ struct Shell {
 }
 
 impl Shell {
-    fn new(which: Which, setting: Arc<Setting>) -> Self {
+    fn new(which: Which, setting: Arc<Setting>, halted: Arc<Mutex<Vec<String>>>) -> Self {
         let (inputs, arriving) = mpsc::channel(WAITING);
-        Self { lane: Lane::new(which), setting, inputs, arriving, kill: None }
+        Self { lane: Lane::new(which), setting, halted, inputs, arriving, kill: None }
     }
 
     async fn run(mut self, mut stop: watch::Receiver<()>) {
@@ -120,18 +127,12 @@ impl Shell {
                 Some(input) = self.arriving.recv() => input,
                 () = tokio::time::sleep(nap) => Input::Tick,
             };
-            let mut inputs = VecDeque::from([input]);
-            while let Some(input) = inputs.pop_front() {
-                let at = Moment { boot: clock::boot(), chance: u128::from_ne_bytes(entropy::bytes()) };
-                for output in self.lane.handle(at, input) {
-                    inputs.extend(self.carry_out(output));
-                }
-            }
+            let at = Moment { boot: clock::boot(), chance: u128::from_ne_bytes(entropy::bytes()) };
+            self.lane.handle(at, input).into_iter().for_each(|output| self.carry_out(output));
         }
     }
 
-    /// Does it; what is known at once is the next input.
-    fn carry_out(&mut self, output: Output) -> Option<Input> {
+    fn carry_out(&mut self, output: Output) {
         match output {
             Output::Lease { call, key } => {
                 let capabilities = match self.lane.which() {
@@ -147,8 +148,15 @@ impl Shell {
             Output::Begin { job, attempt } => {
                 let (kill, killed) = oneshot::channel();
                 self.kill = Some(kill);
-                let work = Work { setting: self.setting.clone(), inputs: self.inputs.clone(), job: *job, attempt };
-                tasks::spawn("work", work.run(killed));
+                let inputs = self.inputs.clone();
+                let work = Work { setting: self.setting.clone(), inputs: inputs.clone(), job: *job, attempt };
+                let work = tasks::spawn("work", work.run(killed));
+                tasks::spawn("work's end", async move {
+                    if !matches!(work.await, Ok(Some(()))) {
+                        let why = "the agent lost sight of it; restart the agent, which ends it".into();
+                        let _ = inputs.send(Input::Killed(Err(why))).await;
+                    }
+                });
             }
             Output::Renew(call, lease) => self.call(move |gateway| async move {
                 let held = Held { lease_token: lease.token.to_string() };
@@ -167,16 +175,18 @@ impl Shell {
                 Some(Input::Completed(call, async { gateway?.complete(lease.job, &completion).await }.await))
             }),
             Output::Kill => {
-                let told = self.kill.take().is_some_and(|kill| kill.send(()).is_ok());
-                // Work that has ended takes no order any more.
-                return (!told).then_some(Input::Killed(Ok(())));
+                // Work that takes no order any more has ended, and what came of it is among the inputs.
+                let _ = self.kill.take().map(|kill| kill.send(()));
             }
             Output::Ended => {}
+            Output::Halted(why) => {
+                tracing::error!("{why}");
+                self.halted.lock().unwrap_or_else(PoisonError::into_inner).push(why);
+            }
             Output::Info(text) => tracing::info!("{text}"),
             Output::Warn(text) => tracing::warn!("{text}"),
             Output::Error(text) => tracing::error!("{text}"),
         }
-        None
     }
 
     /// Calls the gateway in the background.
@@ -207,12 +217,14 @@ struct Work {
 
 /// What runs.
 enum Running {
-    Here(BoxFuture<'static, Finish>),
+    /// In the agent, until it is told to stop.
+    Here(BoxFuture<'static, Finish>, oneshot::Sender<()>),
     Apart(Box<Group>),
 }
 
 impl Work {
-    /// Exactly one of finished, killed or not begun is told at the end, when nothing of it runs any more.
+    /// Exactly one of finished, killed or not begun is told at the end, when nothing of it runs any more or it cannot be
+    /// ended.
     async fn run(self, mut killed: oneshot::Receiver<()>) {
         let begun = tokio::select! {
             begun = self.begin() => begun,
@@ -222,8 +234,7 @@ impl Work {
             Ok(running) => running,
             Err(error) => {
                 killed.close();
-                let order = killed.try_recv().is_ok();
-                return self.tell(if order { Input::Killed(Ok(())) } else { Input::Begun(Err(error)) }).await;
+                return self.tell(Input::Begun(Err(error))).await;
             }
         };
         self.tell(Input::Begun(Ok(()))).await;
@@ -232,19 +243,20 @@ impl Work {
             _ = &mut killed => None,
         };
         let ended = match running {
-            Running::Here(_) => Ok(()),
+            Running::Here(..) if finish.is_some() => Ok(()),
+            Running::Here(work, stop) => {
+                let _ = stop.send(());
+                let ended = tokio::time::timeout(limits::GROUP_END, work).await;
+                ended.map(drop).map_err(|_| "what keeps this machine does not let go of it".to_owned())
+            }
             Running::Apart(group) => group.end().await.map_err(|error| error.to_string()),
         };
         killed.close();
-        let told = match (finish, ended) {
-            // An order that came while the rest was being ended counts: the lane waits for its answer.
-            (Some(finish), Ok(())) if killed.try_recv().is_err() => Input::Finished(finish),
-            (Some(_), Err(why)) if killed.try_recv().is_err() => {
-                Input::Finished(Finish { outcome: Outcome::Retryable, result: json!({ "stuck": why }) })
-            }
+        self.tell(match (finish, ended) {
+            (Some(finish), Ok(())) => Input::Finished(finish),
             (_, ended) => Input::Killed(ended),
-        };
-        self.tell(told).await;
+        })
+        .await;
     }
 
     async fn begin(&self) -> Result<Running, NotBegun> {
@@ -255,7 +267,10 @@ impl Work {
         }
         self.setting.groups.clear(self.job.id).await.map_err(|error| NotBegun::Stuck(error.to_string()))?;
         match jobs::doing(self.job.spec.clone()) {
-            Doing::Here(work) => Ok(Running::Here(work(self.setting.asks.clone()))),
+            Doing::Here(work) => {
+                let (stop, stopped) = oneshot::channel();
+                Ok(Running::Here(work(self.setting.asks.clone(), stopped), stop))
+            }
             Doing::Apart(_) => {
                 #[expect(clippy::disallowed_methods, reason = "work is a process of its own, so that it can be killed")]
                 let mut command = Command::new(&self.setting.program);
@@ -268,7 +283,7 @@ impl Work {
 
     async fn carry_on(&self, running: &mut Running) -> Finish {
         match running {
-            Running::Here(work) => work.await,
+            Running::Here(work, _) => work.await,
             Running::Apart(group) => {
                 self.tell(Input::Said(format!("attempt {} runs on this node", self.attempt))).await;
                 converse(group, &self.job.spec).await.unwrap_or_else(|error| jobs::retryable(error.to_string()))

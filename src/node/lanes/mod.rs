@@ -3,138 +3,29 @@
 //!
 //! A lane is serial: ask for a job, begin it, renew its lease, answer for it. It believes its own boot-clock copy of the
 //! lease's end and nothing else: counted from when the call was sent that the appliance answered, so that it lies before
-//! the appliance's. Work is stopped [`limits::LEASE_MARGIN`] before that end unless a renewal was confirmed.
+//! the appliance's. Work is stopped [`limits::LEASE_MARGIN`] before that end unless a renewal was confirmed. An agent that
+//! ends hands back what it had, once nothing of it runs, so that the next attempt need not wait for the lease's end.
 
 mod descriptors;
 mod drive;
 mod fence;
 mod group;
+mod talk;
 #[cfg(test)]
 mod tests;
 
 pub(super) use drive::{Lanes, Setting};
 pub use fence::{Fence, Stale};
 pub use group::{Group, GroupError, Groups};
+pub use talk::{Call, Finish, Input, Lease, Moment, NotBegun, Output};
 
 use crate::limits;
 use crate::node::client::CallError;
-use crate::wire::jobs::{Extended, Leased, LeasedJob, Recorded};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use state::model::JobId;
+use crate::wire::jobs::{Extended, Leased, Recorded};
+use serde_json::json;
 use state::subject::jobs::{Lane as Which, Outcome};
 use std::time::Duration;
 use zeroize::Zeroizing;
-
-/// When an input arrives, and chance to go with it.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// Time since boot: all waiting is measured by it.
-    pub boot: Duration,
-    /// Uniform over its whole range.
-    pub chance: u128,
-}
-
-/// How work ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finish {
-    /// Done, not done, or to be tried again.
-    pub outcome: Outcome,
-    /// What was found.
-    pub result: Value,
-}
-
-/// Why work did not begin. Nothing of it has run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotBegun {
-    /// A higher attempt, or this very one, has begun on this machine before.
-    #[error(transparent)]
-    Stale(#[from] Stale),
-    /// What an earlier attempt left running cannot be ended.
-    #[error("{0}")]
-    Stuck(String),
-    /// The machine refused: a file, a process.
-    #[error("{0}")]
-    Failed(String),
-}
-
-/// Numbers a question of a lane, so that its answer is known: one that comes late or twice changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call(u64);
-
-/// Something that happened.
-pub enum Input {
-    /// The time of [`Lane::deadline`] has come.
-    Tick,
-    /// The answer to [`Output::Lease`].
-    Leased(Call, Result<Option<Box<Leased>>, CallError>),
-    /// Whether the work of [`Output::Begin`] runs.
-    Begun(Result<(), NotBegun>),
-    /// The work tells how far it is.
-    Said(String),
-    /// The work ended by itself, and nothing of it runs any more.
-    Finished(Finish),
-    /// The work of [`Output::Kill`] was ended: nothing of it runs any more, or why something still does.
-    Killed(Result<(), String>),
-    /// The answer to [`Output::Renew`].
-    Renewed(Call, Result<Extended, CallError>),
-    /// The answer to [`Output::Complete`].
-    Completed(Call, Result<Recorded, CallError>),
-    /// The agent ends.
-    Stop,
-}
-
-/// Something to be done. Those about a job name the lease that they are made under.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Ask for a job. The same key means the same question again, whose answer may have got lost.
-    Lease {
-        /// The question.
-        call: Call,
-        /// Makes the question the same.
-        key: u128,
-    },
-    /// Write the fence, see that nothing of an earlier attempt runs, then do the work.
-    Begin {
-        /// What.
-        job: Box<LeasedJob>,
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// Extend the lease.
-    Renew(Call, Lease),
-    /// Tell how far the work is. No answer is waited for.
-    Log(Lease, String),
-    /// End the work and all it has started, and see it ended.
-    Kill,
-    /// Answer for the attempt.
-    Complete(Call, Lease, Finish),
-    /// The lane is at its end: it asks for nothing any more.
-    Ended,
-    /// Tell the log, as news.
-    Info(String),
-    /// Tell the log, as something that should not be.
-    Warn(String),
-    /// Tell the log, as something that an operator must look at.
-    Error(String),
-}
-
-/// What proves that this machine holds an attempt. Its token is wiped when dropped and never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Lease {
-    /// The job.
-    pub job: JobId,
-    /// Which attempt.
-    pub attempt: u32,
-    /// What every call about it brings.
-    pub token: Zeroizing<String>,
-}
-
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "lease on attempt {} of {}", self.attempt, self.job)
-    }
-}
 
 /// A lane.
 pub struct Lane {
@@ -144,6 +35,10 @@ pub struct Lane {
     failures: u32,
     /// The last trouble told, so that it is told once.
     told: Option<String>,
+    /// The agent ends: nothing new is asked for.
+    stopping: bool,
+    /// When a lane that stops waits no longer for the answer to its last completion.
+    patience: Duration,
 }
 
 enum Phase {
@@ -155,8 +50,8 @@ enum Phase {
     AskingAgain { key: u128, first: Duration, next: Duration },
     /// Has a job.
     Holding(Holding),
-    /// Ends what may still run; afterwards the lane is idle, or ended.
-    Halting { ends: bool },
+    /// Has given an attempt up and ends what may still run of it.
+    Halting,
     /// Asks for nothing any more.
     Ended,
 }
@@ -184,6 +79,8 @@ enum Step {
     Working,
     /// It was cancelled and is being ended.
     Cancelling,
+    /// The agent ends, and it is being ended.
+    Stopping,
     /// Its end is being told.
     Completing(Call),
     /// Its result was refused, and that is being told.
@@ -193,7 +90,15 @@ enum Step {
 impl Lane {
     /// A lane that asks at once.
     pub fn new(which: Which) -> Self {
-        Self { which, phase: Phase::Idle { next: Duration::ZERO }, calls: 0, failures: 0, told: None }
+        Self {
+            which,
+            phase: Phase::Idle { next: Duration::ZERO },
+            calls: 0,
+            failures: 0,
+            told: None,
+            stopping: false,
+            patience: Duration::MAX,
+        }
     }
 
     /// Which one.
@@ -205,8 +110,8 @@ impl Lane {
     pub fn deadline(&self) -> Duration {
         match &self.phase {
             Phase::Idle { next } | Phase::AskingAgain { next, .. } => *next,
-            Phase::Asking { .. } | Phase::Halting { .. } | Phase::Ended => Duration::MAX,
-            Phase::Holding(held) => held.deadline(),
+            Phase::Asking { .. } | Phase::Halting | Phase::Ended => Duration::MAX,
+            Phase::Holding(held) => held.deadline().min(self.patience),
         }
     }
 
@@ -232,7 +137,7 @@ impl Lane {
             Input::Killed(killed) => self.killed(at, killed, &mut out),
             Input::Renewed(call, answer) => self.renewed(at, call, answer, &mut out),
             Input::Completed(call, answer) => self.completed(at, call, answer, &mut out),
-            Input::Stop => self.stop(&mut out),
+            Input::Stop => self.stop(at, &mut out),
         }
         out
     }
@@ -247,6 +152,11 @@ impl Lane {
                 self.ask(key, first, out);
             }
             Phase::Holding(held) => {
+                if self.patience <= at.boot {
+                    let text = format!("the end of {} was not recorded in time: its lease is left to end", held.name());
+                    out.push(Output::Warn(text));
+                    return self.end(out);
+                }
                 if held.lost_at().is_some_and(|lost| lost <= at.boot) {
                     let why = "its lease was not renewed in time";
                     return self.lose(why, out);
@@ -259,11 +169,7 @@ impl Lane {
                     out.push(Output::Renew(Call(self.calls), held.lease.clone()));
                 }
             }
-            Phase::Idle { .. }
-            | Phase::Asking { .. }
-            | Phase::AskingAgain { .. }
-            | Phase::Halting { .. }
-            | Phase::Ended => {}
+            Phase::Idle { .. } | Phase::Asking { .. } | Phase::AskingAgain { .. } | Phase::Halting | Phase::Ended => {}
         }
     }
 
@@ -296,14 +202,14 @@ impl Lane {
                 }
                 self.failures = 0;
                 match leased {
-                    None => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance)),
+                    None => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance), out),
                     Some(leased) => self.take(at, first, *leased, out),
                 }
             }
             Err(CallError::Malformed(why)) => self.halt(&why, out),
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                let next = at.boot + backoff(self.failures, at.chance);
+                let next = at.boot + backoff(self.failures, at.chance).max(wished(&error, at.chance));
                 self.phase =
                     if unanswered(&error) { Phase::AskingAgain { key, first, next } } else { Phase::Idle { next } };
                 self.tell(format!("the {} lane gets no work: {error}", self.name()), out);
@@ -322,7 +228,7 @@ impl Lane {
         let until = first + Duration::from_secs(expires_in_s);
         if until <= at.boot + limits::LEASE_MARGIN {
             // The answer took too long: the lease ends, and the job comes back.
-            return self.idle(at.boot);
+            return self.idle(at.boot, out);
         }
         out.push(Output::Info(format!("{} {}: attempt {attempt} begins", job.kind, job.id)));
         let lease = Lease { job: job.id, attempt, token };
@@ -333,49 +239,59 @@ impl Lane {
     }
 
     fn begun(&mut self, at: Moment, begun: Result<(), NotBegun>, out: &mut Vec<Output>) {
-        let Phase::Holding(held) = &mut self.phase else { return };
-        match begun {
-            Ok(()) => {
+        let error = match (begun, &mut self.phase) {
+            (Ok(()), Phase::Holding(held)) if matches!(held.step, Step::Beginning) => {
                 held.step = Step::Working;
-                self.tick(at, out);
+                return self.tick(at, out);
             }
-            Err(error) => {
-                let name = held.name();
-                match error {
-                    NotBegun::Stale(_) => {
-                        out.push(Output::Warn(format!("{name} did not begin: {error}")));
-                        self.idle(at.boot);
-                    }
-                    NotBegun::Stuck(why) => {
-                        out.push(Output::Error(format!("{name} is stuck: {why}")));
-                        let result = json!({ "stuck": why });
-                        self.answer(Finish { outcome: Outcome::Retryable, result }, out);
-                    }
-                    NotBegun::Failed(why) => {
-                        out.push(Output::Warn(format!("{name} did not begin: {why}")));
-                        let result = json!({ "error": why });
-                        self.answer(Finish { outcome: Outcome::Retryable, result }, out);
-                    }
-                }
+            // It was told to end before that came.
+            (Ok(()), _) => return,
+            (Err(error), _) => error,
+        };
+        let Phase::Holding(held) = &self.phase else { return self.killed(at, not_begun(error), out) };
+        if !matches!(held.step, Step::Beginning) {
+            return self.killed(at, not_begun(error), out);
+        }
+        let name = held.name();
+        match error {
+            NotBegun::Stale(_) => {
+                out.push(Output::Warn(format!("{name} did not begin: {error}")));
+                self.idle(at.boot, out);
+            }
+            NotBegun::Stuck(why) => self.stuck(at, why, out),
+            NotBegun::Failed(why) => {
+                out.push(Output::Warn(format!("{name} did not begin: {why}")));
+                self.answer(at, Finish { outcome: Outcome::Retryable, result: json!({ "error": why }) }, out);
             }
         }
     }
 
     fn finished(&mut self, at: Moment, finish: Finish, out: &mut Vec<Output>) {
-        let Phase::Holding(held) = &self.phase else { return };
+        let Phase::Holding(held) = &self.phase else { return self.killed(at, Ok(()), out) };
         if held.until <= at.boot {
-            return self.lose("it ended after its lease", out);
+            out.push(Output::Warn(format!("{} is given up: it ended after its lease", held.name())));
+            return self.idle(at.boot, out);
         }
         match held.step {
-            Step::Working => self.answer(finish, out),
-            Step::Beginning | Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => {}
+            Step::Working | Step::Stopping => self.answer(at, finish, out),
+            Step::Cancelling => self.killed(at, Ok(()), out),
+            Step::Beginning | Step::Completing(_) | Step::Confessing(_) => {}
         }
     }
 
-    fn answer(&mut self, finish: Finish, out: &mut Vec<Output>) {
+    fn stuck(&mut self, at: Moment, why: String, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &self.phase else { return };
+        out.push(Output::Error(format!("{} is stuck: {why}", held.name())));
+        self.answer(at, Finish { outcome: Outcome::Retryable, result: json!({ "stuck": why }) }, out);
+    }
+
+    fn answer(&mut self, at: Moment, finish: Finish, out: &mut Vec<Output>) {
         let call = self.call();
         let Phase::Holding(held) = &mut self.phase else { return };
         held.step = Step::Completing(call);
+        if self.stopping {
+            self.patience = at.boot + limits::HAND_BACK;
+        }
         out.push(Output::Complete(call, held.lease.clone(), finish));
     }
 
@@ -401,10 +317,11 @@ impl Lane {
                     let why = format!("{} ({})", problem.detail, problem.code);
                     self.lose(&why, out);
                 }
-                Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => {}
+                Step::Cancelling | Step::Stopping | Step::Completing(_) | Step::Confessing(_) => {}
             },
             Err(error) => {
-                held.renewal = Renewal::At(at.boot + jittered(limits::LEASE_RENEW_AGAIN, at.chance));
+                let pause = jittered(limits::LEASE_RENEW_AGAIN, at.chance).max(wished(&error, at.chance));
+                held.renewal = Renewal::At(at.boot + pause);
                 out.push(Output::Warn(format!("the lease of {} was not renewed: {error}", held.name())));
                 self.tick(at, out);
             }
@@ -416,29 +333,32 @@ impl Lane {
         let Phase::Holding(held) = &self.phase else { return };
         out.push(Output::Warn(format!("{} is given up: {why}", held.name())));
         out.push(Output::Kill);
-        self.phase = Phase::Halting { ends: false };
+        self.phase = Phase::Halting;
     }
 
+    /// Nothing of the work runs any more, or why something does.
     fn killed(&mut self, at: Moment, killed: Result<(), String>, out: &mut Vec<Output>) {
-        if let Err(why) = &killed {
-            out.push(Output::Error(format!("work in the {} lane cannot be ended: {why}", self.name())));
-        }
-        match &self.phase {
-            Phase::Halting { ends: true } => self.end(out),
-            Phase::Halting { ends: false } => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance)),
-            Phase::Holding(held) if matches!(held.step, Step::Cancelling) => match killed {
-                Ok(()) => {
-                    self.answer(Finish { outcome: Outcome::Failed, result: json!({ "stopped": true }) }, out);
-                }
-                Err(why) => {
-                    self.answer(Finish { outcome: Outcome::Retryable, result: json!({ "stuck": why }) }, out);
-                }
-            },
-            Phase::Holding(_)
-            | Phase::Idle { .. }
-            | Phase::Asking { .. }
-            | Phase::AskingAgain { .. }
-            | Phase::Ended => {}
+        let step = match &self.phase {
+            Phase::Halting => None,
+            Phase::Holding(held) => Some(&held.step),
+            Phase::Idle { .. } | Phase::Asking { .. } | Phase::AskingAgain { .. } | Phase::Ended => return,
+        };
+        match (step, killed) {
+            (Some(Step::Cancelling), Ok(())) => {
+                self.answer(at, Finish { outcome: Outcome::Failed, result: json!({ "stopped": true }) }, out);
+            }
+            (Some(Step::Stopping), Ok(())) => {
+                let result = json!({ "error": "the agent was stopped before it was done" });
+                self.answer(at, Finish { outcome: Outcome::Retryable, result }, out);
+            }
+            (Some(Step::Working | Step::Cancelling), Err(why)) => self.stuck(at, why, out),
+            (None, Ok(())) => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance), out),
+            // With something still running nothing is handed back: the lease ends, and the next attempt looks again.
+            (None | Some(Step::Stopping), Err(why)) => {
+                out.push(Output::Error(format!("work in the {} lane cannot be ended: {why}", self.name())));
+                self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance), out);
+            }
+            (Some(Step::Beginning | Step::Working | Step::Completing(_) | Step::Confessing(_)), _) => {}
         }
     }
 
@@ -448,13 +368,18 @@ impl Lane {
         let confessed = match held.step {
             Step::Completing(asked) if asked == call => false,
             Step::Confessing(asked) if asked == call => true,
-            Step::Completing(_) | Step::Confessing(_) | Step::Beginning | Step::Working | Step::Cancelling => return,
+            Step::Completing(_)
+            | Step::Confessing(_)
+            | Step::Beginning
+            | Step::Working
+            | Step::Cancelling
+            | Step::Stopping => return,
         };
         let name = held.name();
         match answer {
             Ok(recorded) => {
                 out.push(Output::Info(format!("{name}: {}", recorded.status)));
-                self.idle(at.boot);
+                self.idle(at.boot, out);
             }
             Err(CallError::Refused(problem)) if problem.status == 422 && !confessed => {
                 out.push(Output::Error(format!("the result of {name} was refused: {}", problem.detail)));
@@ -465,7 +390,8 @@ impl Lane {
             Err(error) => {
                 let text = format!("the end of {name} was not recorded, and its lease is left to end: {error}");
                 out.push(Output::Warn(text));
-                self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance));
+                let pause = jittered(limits::LEASE_POLL, at.chance).max(wished(&error, at.chance));
+                self.idle(at.boot + pause, out);
             }
         }
     }
@@ -474,23 +400,25 @@ impl Lane {
     fn halt(&mut self, why: &str, out: &mut Vec<Output>) {
         let name = self.name();
         let todo = "update holdfast on this machine or the appliance, then restart the agent; all else goes on";
-        out.push(Output::Error(format!("the {name} lane stops: an appliance answered it wrongly: {why}. {todo}")));
-        self.end(out);
+        self.phase = Phase::Ended;
+        out.push(Output::Halted(format!("the {name} lane stopped: an appliance answered it wrongly: {why}. {todo}")));
     }
 
-    fn stop(&mut self, out: &mut Vec<Output>) {
+    fn stop(&mut self, at: Moment, out: &mut Vec<Output>) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
         match &mut self.phase {
-            Phase::Holding(Holding { step: Step::Beginning | Step::Working, .. }) => {
-                out.push(Output::Kill);
-                self.phase = Phase::Halting { ends: true };
-            }
-            Phase::Holding(Holding { step: Step::Cancelling, .. }) => self.phase = Phase::Halting { ends: true },
-            Phase::Halting { ends } => *ends = true,
-            Phase::Holding(Holding { step: Step::Completing(_) | Step::Confessing(_), .. })
-            | Phase::Idle { .. }
-            | Phase::Asking { .. }
-            | Phase::AskingAgain { .. } => self.end(out),
-            Phase::Ended => {}
+            Phase::Holding(held) => match held.step {
+                Step::Beginning | Step::Working => {
+                    held.step = Step::Stopping;
+                    out.push(Output::Kill);
+                }
+                Step::Completing(_) | Step::Confessing(_) => self.patience = at.boot + limits::HAND_BACK,
+                Step::Cancelling | Step::Stopping => {}
+            },
+            Phase::Idle { .. } | Phase::Asking { .. } | Phase::AskingAgain { .. } => self.end(out),
+            Phase::Halting | Phase::Ended => {}
         }
     }
 
@@ -499,8 +427,12 @@ impl Lane {
         out.push(Output::Ended);
     }
 
-    fn idle(&mut self, next: Duration) {
+    /// Has nothing to do before `next`, or is at its end.
+    fn idle(&mut self, next: Duration, out: &mut Vec<Output>) {
         self.phase = Phase::Idle { next };
+        if self.stopping {
+            self.end(out);
+        }
     }
 
     fn tell(&mut self, text: String, out: &mut Vec<Output>) {
@@ -527,7 +459,7 @@ impl Holding {
     fn lost_at(&self) -> Option<Duration> {
         match self.step {
             Step::Beginning | Step::Working => Some(self.until.saturating_sub(limits::LEASE_MARGIN)),
-            Step::Cancelling | Step::Completing(_) | Step::Confessing(_) => None,
+            Step::Cancelling | Step::Stopping | Step::Completing(_) | Step::Confessing(_) => None,
         }
     }
 
@@ -537,6 +469,14 @@ impl Holding {
             (Step::Working, Renewal::At(due)) => lost.min(*due),
             (_, Renewal::At(_) | Renewal::Sent(..)) => lost,
         }
+    }
+}
+
+/// What is left running by work that was told to end before it had begun.
+fn not_begun(error: NotBegun) -> Result<(), String> {
+    match error {
+        NotBegun::Stale(_) | NotBegun::Failed(_) => Ok(()),
+        NotBegun::Stuck(why) => Err(why),
     }
 }
 
@@ -552,6 +492,17 @@ fn unanswered(error: &CallError) -> bool {
 /// Whether a refusal says nothing about the lease.
 const fn passing(status: u16) -> bool {
     status >= 500 || status == 429
+}
+
+/// The pause that a refusal asks for (`Retry-After`), and up to a tenth of it more so that not all come back at once.
+fn wished(error: &CallError, chance: u128) -> Duration {
+    match error {
+        CallError::Refused(problem) => {
+            let wished = problem.retry_after.unwrap_or_default().min(limits::RETRY_AFTER_MAX);
+            wished.mul_f64(1.0 + 0.1 * fraction(chance))
+        }
+        CallError::Unreachable(_) | CallError::Malformed(_) | CallError::Disk(_) => Duration::ZERO,
+    }
 }
 
 /// `base`, give or take a tenth.

@@ -1,8 +1,9 @@
 //! What a lane does, as tables: a script of inputs, and all that comes of it.
 
 use super::*;
+use crate::wire::jobs::LeasedJob;
 use crate::wire::problem::Problem;
-use state::model::Revision;
+use state::model::{JobId, Revision};
 use state::subject::jobs::{Probe, Spec};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,6 +45,7 @@ impl Bench {
                 format!("complete {:?} {}", finish.outcome, finish.result)
             }
             Output::Ended => "ended".into(),
+            Output::Halted(text) => format!("HALTED {text}"),
             Output::Error(text) => format!("ERROR {text}"),
             Output::Info(_) | Output::Warn(_) => return None,
         })
@@ -142,9 +144,8 @@ fn without_a_confirmed_renewal_the_work_is_killed_before_the_lease_ends() {
     assert_eq!(bench.pass(15 * SECOND), ["15 renew"]);
     // No answer at all.
     assert_eq!(bench.pass(60 * SECOND), ["40 kill"]);
-    assert_eq!(bench.put(Input::Finished(finish())), NOTHING, "nothing is answered for any more");
-    assert_eq!(bench.put(Input::Killed(Ok(()))), NOTHING);
-    assert_eq!(bench.pass(2 * SECOND).len(), 1);
+    assert_eq!(bench.put(Input::Killed(Ok(()))), NOTHING, "nothing is answered for any more");
+    assert_eq!(bench.pass(3 * SECOND).len(), 1);
 
     // An answer that is none: asked again, and killed all the same.
     let mut bench = Bench::working(Which::Workload);
@@ -254,8 +255,7 @@ fn a_malformed_or_misrouted_lease_stops_that_lane_alone_and_loudly() {
         let mut bench = Bench::new(Which::Workload);
         bench.put(Input::Tick);
         let done = bench.put(Input::Leased(bench.call(), answer));
-        assert!(done[0].starts_with("ERROR the workload lane stops"), "{done:?}");
-        assert_eq!(done[1..], ["ended"]);
+        assert!(done.len() == 1 && done[0].starts_with("HALTED the workload lane stopped"), "{done:?}");
         assert!(bench.lane.ended());
         assert_eq!(bench.pass(1000 * SECOND), NOTHING);
     }
@@ -301,7 +301,7 @@ fn work_that_does_not_begin_is_dropped_if_stale_and_answered_for_otherwise() {
 }
 
 #[test]
-fn told_to_stop_a_lane_ends_at_once_or_after_its_work() {
+fn told_to_stop_a_lane_that_has_nothing_ends_at_once() {
     let mut idle = Bench::new(Which::Workload);
     assert_eq!(idle.put(Input::Stop), ["ended"]);
     let mut asking = Bench::new(Which::Workload);
@@ -311,15 +311,116 @@ fn told_to_stop_a_lane_ends_at_once_or_after_its_work() {
     waiting.put(Input::Tick);
     waiting.put(Input::Leased(waiting.call(), Err(silence())));
     assert_eq!(waiting.put(Input::Stop), ["ended"], "a pause after a failure does not delay it");
-    let mut completing = Bench::working(Which::Workload);
-    completing.put(Input::Finished(finish()));
-    assert_eq!(completing.put(Input::Stop), ["ended"]);
-    let mut working = Bench::working(Which::Workload);
-    assert_eq!(working.put(Input::Stop), ["kill"]);
-    assert_eq!(working.put(Input::Stop), NOTHING);
-    assert_eq!(working.put(Input::Killed(Ok(()))), ["ended"]);
     let mut losing = Bench::working(Which::Workload);
     losing.pass(60 * SECOND);
     assert_eq!(losing.put(Input::Stop), NOTHING);
-    assert_eq!(losing.put(Input::Killed(Ok(()))), ["ended"]);
+    assert_eq!(losing.put(Input::Killed(Ok(()))), ["ended"], "a lost attempt is not handed back");
+}
+
+const HANDED_BACK: &str = r#"complete Retryable {"error":"the agent was stopped before it was done"}"#;
+
+#[test]
+fn told_to_stop_a_lane_hands_back_what_it_had_once_nothing_of_it_runs() {
+    let stopped = || {
+        let mut bench = Bench::working(Which::Workload);
+        assert_eq!(bench.put(Input::Stop), ["kill"]);
+        assert_eq!(bench.put(Input::Stop), NOTHING, "once");
+        bench
+    };
+    let mut answered = stopped();
+    assert_eq!(answered.put(Input::Killed(Ok(()))), [HANDED_BACK]);
+    assert_eq!(answered.put(Input::Completed(answered.call(), Ok(recorded()))), ["ended"]);
+    // One attempt at it, and not long.
+    let mut refused_ = stopped();
+    refused_.put(Input::Killed(Ok(())));
+    assert_eq!(refused_.put(Input::Completed(refused_.call(), Err(refused(503, "busy")))), ["ended"]);
+    let mut silent = stopped();
+    silent.put(Input::Killed(Ok(())));
+    assert_eq!(silent.pass(limits::HAND_BACK), ["1 ended"]);
+    // Unless it is sure that nothing runs nothing is handed back.
+    let unsure = stopped().put(Input::Killed(Err("state D".into())));
+    assert!(unsure.len() == 2 && unsure[0].starts_with("ERROR") && unsure[1] == "ended", "{unsure:?}");
+    // It was just done: that is what is told.
+    let mut done = stopped();
+    assert_eq!(done.put(Input::Finished(finish())), [r#"complete Succeeded {"ok":true}"#]);
+    assert_eq!(done.pass(limits::HAND_BACK), ["1 ended"]);
+    // The same while it was beginning.
+    let beginning = || {
+        let mut bench = Bench::new(Which::Workload);
+        bench.put(Input::Tick);
+        bench.leased(leased(Which::Workload));
+        assert_eq!(bench.put(Input::Stop), ["kill"]);
+        bench
+    };
+    assert_eq!(beginning().put(Input::Killed(Ok(()))), [HANDED_BACK]);
+    assert_eq!(beginning().put(Input::Begun(Err(NotBegun::Failed("no".into())))), [HANDED_BACK]);
+    let stuck = beginning().put(Input::Begun(Err(NotBegun::Stuck("still there".into()))));
+    assert!(stuck.len() == 2 && stuck[0].starts_with("ERROR") && stuck[1] == "ended", "{stuck:?}");
+    let mut late = beginning();
+    assert_eq!(late.put(Input::Begun(Ok(()))), NOTHING);
+    assert_eq!(late.put(Input::Killed(Ok(()))), [HANDED_BACK]);
+}
+
+#[test]
+fn told_to_stop_a_lane_waits_a_second_for_an_answer_that_is_under_way() {
+    let mut bench = Bench::working(Which::Workload);
+    bench.put(Input::Finished(finish()));
+    assert_eq!(bench.put(Input::Stop), NOTHING);
+    assert_eq!(bench.put(Input::Completed(bench.call(), Ok(recorded()))), ["ended"]);
+    let mut bench = Bench::working(Which::Workload);
+    bench.put(Input::Finished(finish()));
+    bench.put(Input::Stop);
+    assert_eq!(bench.pass(5 * SECOND), ["1 ended"]);
+    // A cancelled attempt is answered for as such.
+    let mut bench = Bench::working(Which::Workload);
+    bench.pass(15 * SECOND);
+    bench.put(Input::Renewed(bench.call(), Err(refused(409, "cancelled"))));
+    assert_eq!(bench.put(Input::Stop), NOTHING);
+    assert_eq!(bench.put(Input::Killed(Ok(()))), [r#"complete Failed {"stopped":true}"#]);
+    assert_eq!(bench.put(Input::Completed(bench.call(), Ok(recorded()))), ["ended"]);
+}
+
+#[test]
+fn work_that_ends_as_it_is_told_to_is_seen_to_have_ended() {
+    let mut lost = Bench::working(Which::Workload);
+    assert_eq!(lost.pass(60 * SECOND).last().unwrap(), "40 kill");
+    assert_eq!(lost.put(Input::Finished(finish())), NOTHING);
+    assert_eq!(lost.pass(3 * SECOND).len(), 1, "the next job is asked for");
+    let mut cancelled = Bench::working(Which::Workload);
+    cancelled.pass(15 * SECOND);
+    cancelled.put(Input::Renewed(cancelled.call(), Err(refused(409, "cancelled"))));
+    assert_eq!(cancelled.put(Input::Finished(finish())), [r#"complete Failed {"stopped":true}"#]);
+    // What it started and left cannot be ended.
+    let left = Bench::working(Which::Workload).put(Input::Killed(Err("state D".into())));
+    assert!(left[0].starts_with("ERROR") && left[1] == r#"complete Retryable {"stuck":"state D"}"#, "{left:?}");
+}
+
+#[test]
+fn the_pause_that_an_appliance_asks_for_is_kept_within_reason() {
+    let busy = |seconds| match refused(503, "busy") {
+        CallError::Refused(problem) => {
+            CallError::Refused(Box::new(Problem { retry_after: Some(seconds * SECOND), ..*problem }))
+        }
+        other => other,
+    };
+    let asks_after = |seconds| {
+        let mut bench = Bench::new(Which::Workload);
+        bench.put(Input::Tick);
+        bench.put(Input::Leased(bench.call(), Err(busy(seconds))));
+        bench.lane.deadline() - bench.boot
+    };
+    assert!(asks_after(0) < SECOND);
+    assert!((7 * SECOND..8 * SECOND).contains(&asks_after(7)), "{:?}", asks_after(7));
+    let most = limits::RETRY_AFTER_MAX;
+    assert!((most..most * 11 / 10).contains(&asks_after(3600)));
+    let mut bench = Bench::working(Which::Workload);
+    bench.pass(15 * SECOND);
+    bench.put(Input::Renewed(bench.call(), Err(busy(6))));
+    assert_eq!(bench.pass(6 * SECOND), NOTHING);
+    assert_eq!(bench.pass(SECOND), ["21 renew"]);
+    bench.put(Input::Renewed(bench.call(), Ok(Extended { expires_in_s: 45 })));
+    bench.put(Input::Finished(finish()));
+    bench.put(Input::Completed(bench.call(), Err(busy(5))));
+    assert_eq!(bench.pass(5 * SECOND), NOTHING);
+    assert_eq!(bench.pass(SECOND), ["27 lease"]);
 }

@@ -33,7 +33,8 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         Liveness::OutOfTouch { since } => Some(since),
         Liveness::Here | Liveness::NeverSpoken => None,
     });
-    let drain = state.jobs.boards.get(&node.id).and_then(|board| board.drain);
+    let board = state.jobs.boards.get(&node.id);
+    let drain = board.and_then(|board| board.drain);
     let member = node.member.as_ref();
     let declared = node.endpoints.first().or(member.and_then(|member| member.endpoints.first())).cloned();
     let observed = || {
@@ -56,6 +57,7 @@ pub(super) fn node(appliance: &Appliance, state: &State, node: &Node) -> NodeVie
         agent_version: member.map(|member| member.agent_version.clone()),
         declared_revision: member.and_then(|_| Records::standing(state, node.id)).map(|(_, revision)| revision),
         drain: drain.map(|drain| DrainView { until: drain.until.map(rfc3339) }),
+        capabilities: board.map(|board| board.capabilities.clone()).unwrap_or_default(),
         held_revision: heard.filter(|heard| heard.last.is_some()).map(|heard| heard.held),
     }
 }
