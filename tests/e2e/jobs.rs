@@ -1,6 +1,6 @@
 //! Jobs on real nodes: given out over mutual TLS, done in processes of their own, fenced by leases, answered for.
 
-use crate::tools::fleet;
+use crate::tools::{fleet, pings};
 use anyhow::{Context, Result};
 use holdfast::lab::{Fleet, Process, until};
 use holdfast::wire::operator::{JobDetail, JobView, Jobs};
@@ -91,6 +91,8 @@ fn a_check_on_all_nodes_says_what_each_found() -> Result<()> {
 #[test]
 fn a_blocked_workload_delays_no_check_and_ends_with_its_agent() -> Result<()> {
     let fleet = with(&["a"])?;
+    fleet.stop("a")?;
+    let mut first_agent = agent(&fleet, "a")?;
     let _silent = silent(&fleet, "a")?;
     let blocked = queue(&fleet, &["service.check", "--on", "a", "--postgres", PORT, "--timeout", "10m"])?;
     let first = worker(&fleet, "a")?;
@@ -102,9 +104,10 @@ fn a_blocked_workload_delays_no_check_and_ends_with_its_agent() -> Result<()> {
 
     // What a killed agent leaves is ended by the next one before it is ready for more.
     let daemon = daemon_of(&fleet, "a")?;
-    fleet.murder("a")?;
+    first_agent.signal(Signal::KILL);
+    first_agent.wait(SOON)?;
     assert!(lives(first) && lives(daemon), "a killed agent cannot end its work");
-    fleet.agent("a")?;
+    let second_agent = agent(&fleet, "a")?;
     until(SOON, "the orphans' end", || !lives(first) && !lives(daemon))?;
 
     // The lease runs out, and the next attempt begins.
@@ -115,12 +118,11 @@ fn a_blocked_workload_delays_no_check_and_ends_with_its_agent() -> Result<()> {
     let daemon = daemon_of(&fleet, "a")?;
 
     // SIGINT ends the agent at once, with its work, which is handed back.
-    let agent = fleet.process("a")?;
-    ends_in_time(agent, Signal::INT)?;
+    ends_in_time(second_agent, Signal::INT)?;
     assert!(!lives(second) && !lives(daemon), "the work ended with its agent");
     let shown = show(&fleet, &blocked[0])?;
     assert_eq!((&*shown.job.state, shown.results.last().map(|r| r.attempt)), ("queued", Some(2)), "{shown:?}");
-    fleet.agent("a")?;
+    let third_agent = agent(&fleet, "a")?;
     until(SOON, "the third attempt begins without waiting for a lease's end", || {
         show(&fleet, &blocked[0]).is_ok_and(|shown| shown.job.attempt == 3 && shown.job.state == "leased")
     })?;
@@ -128,7 +130,7 @@ fn a_blocked_workload_delays_no_check_and_ends_with_its_agent() -> Result<()> {
 
     // Nobody is there to take it back: the agent ends as fast.
     fleet.stop("box")?;
-    ends_in_time(fleet.process("a")?, Signal::TERM)?;
+    ends_in_time(third_agent, Signal::TERM)?;
     assert!(!lives(third));
     Ok(())
 }
@@ -139,26 +141,47 @@ fn ends_in_time(mut agent: Process, signal: Signal) -> Result<()> {
     Ok(())
 }
 
+/// Starts the agent of a host where it finds cgroups: `ip netns exec` covers them.
+fn agent(fleet: &Fleet, host: &str) -> Result<Process> {
+    let ready = fleet.state(host).join("ready");
+    if ready.exists() {
+        std::fs::remove_file(&ready)?;
+    }
+    let mut command = fleet.lab.command(host, "sh");
+    command.args(["-c", "mount -t cgroup2 none /sys/fs/cgroup; exec \"$0\" agent run --state \"$1\""]);
+    command.arg(env!("CARGO_BIN_EXE_holdfast")).arg(fleet.state(host));
+    let pid = fleet.lab.start(&format!("{host}.log"), &mut command)?;
+    until(SOON, "the agent is ready", || ready.exists())?;
+    fleet.lab.take(pid).context("the agent was just started")
+}
+
 /// A process as the work on a host could have left one: forked twice, in a session of its own, without any environment.
 /// Only its cgroup tells whose it is; where there is none it is the work itself.
 fn daemon_of(fleet: &Fleet, host: &str) -> Result<Pid> {
-    let (leader, Some(cgroup)) = work(fleet, host)? else { return Ok(worker(fleet, host)?) };
-    let script = "echo $$ > \"$0\"/cgroup.procs; env -i setsid sh -c 'sleep 600 & echo $!' > \"$1\" 2>/dev/null";
-    let told = fleet.lab.folder().join(format!("daemon-{leader}"));
-    let (cgroup, file) = (cgroup.display().to_string(), told.display().to_string());
+    let (leader, cgroup) = work(fleet, host)?;
+    let Some(cgroup) = cgroup else { return Ok(leader) };
+    // As the work itself sees the file system.
+    let cgroup = format!("/proc/{leader}/root{}/cgroup.procs", cgroup.display());
+    let file = fleet.lab.folder().join(format!("daemon-{leader}")).display().to_string();
+    let script = "echo $$ > \"$0\"; env -i setsid sh -c 'sleep 600 & echo $!' > \"$1\" 2>/dev/null";
     fleet.lab.run(host, &["sh", "-c", script, &cgroup, &file])?.ok()?;
-    let pid = std::fs::read_to_string(&told)?;
+    let pid = std::fs::read_to_string(file)?;
     Pid::from_raw(pid.trim().parse()?).context("a process id")
 }
 
 #[test]
 fn a_withdrawn_mesh_is_gone_and_comes_back_while_jobs_go_on() -> Result<()> {
-    let fleet = with(&["a", "b"])?;
+    let fleet = fleet()?;
+    fleet.appliance("box", 2)?;
+    for (name, last) in [("a", 10), ("b", 11)] {
+        fleet.lab.host(name, last)?;
+        fleet.enrol(name, &["--endpoint", &format!("198.51.100.{last}:51820")])?;
+    }
     let _silent = silent(&fleet, "a")?;
     let job = |kind: &str| fleet.operator(&["job", "run", kind, "--on", "a", "--watch"]);
     let interface = || fleet.lab.run("a", &["ip", "link", "show", "hf0"]).is_ok_and(|answer| answer.code == 0);
-    let there = fleet.address("a")?.to_string();
-    let reached = || fleet.lab.run("b", &["ping", "-c1", "-W1", &there]).is_ok_and(|answer| answer.code == 0);
+    let there = fleet.address("a")?;
+    let reached = || pings(&fleet.lab, "b", there);
     until(SOON, "the mesh works", reached)?;
 
     job("network.withdraw")?.ok()?;
@@ -192,6 +215,7 @@ fn a_withdrawn_mesh_is_gone_and_comes_back_while_jobs_go_on() -> Result<()> {
 fn a_node_whose_mesh_does_not_come_up_takes_jobs_and_is_repaired_by_one() -> Result<()> {
     let fleet = with(&["a"])?;
     fleet.node("a", &["agent", "down"])?.ok()?;
+    fleet.process("a")?.wait(SOON)?;
     let tools = fleet.lab.folder().join("tools");
     std::fs::create_dir(&tools)?;
     let gate = |name: &str| tools.join(name);
