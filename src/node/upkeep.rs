@@ -6,7 +6,7 @@ use crate::node::failure::Failure;
 use crate::node::kernel::events;
 use crate::node::kernel::underlay::Underlay;
 use crate::node::kernel::wireguard::{Backend, PeerSeen};
-use crate::node::reconcile::{Evidence, Reconciler};
+use crate::node::reconcile::{Evidence, ReconcileError, Reconciler};
 use crate::node::wanted::Wanted;
 use crate::wire::dataplane::{Status, Told};
 use state::model::WireguardKey;
@@ -274,16 +274,20 @@ impl Upkeep {
             if !self.clear {
                 match self.reconciler.check_foreign(&wanted.desired).await {
                     Ok(()) => self.clear = true,
-                    Err(error) => {
-                        seen.foreign = Some(error.to_string());
+                    Err(ReconcileError::Foreign(found)) => {
+                        seen.foreign = Some(found.to_string());
                         self.seen.send_replace(seen);
                         return;
                     }
+                    // It could not even be looked.
+                    Err(error) => seen.problems.push(error.to_string()),
                 }
             }
-            match self.make(&wanted).await {
-                Ok(problems) => seen.problems = problems,
-                Err(problem) => seen.problems.push(problem),
+            if self.clear {
+                match self.make(&wanted).await {
+                    Ok(problems) => seen.problems = problems,
+                    Err(problem) => seen.problems.push(problem),
+                }
             }
             seen.up = seen.problems.is_empty();
         } else if self.withdrawn.is_some() {

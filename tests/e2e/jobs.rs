@@ -220,9 +220,9 @@ fn a_node_whose_mesh_does_not_come_up_takes_jobs_and_is_repaired_by_one() -> Res
     std::fs::create_dir(&tools)?;
     let gate = |name: &str| tools.join(name);
     let script = "#!/bin/sh\ncd \"${0%/*}\"\n[ -e broken ] && { echo broken >&2; exit 1; }\n[ -e hangs ] && { echo $$ > hung; exec sleep 600; }\nPATH=$OTHERS exec nft \"$@\"\n";
-    std::fs::write(gate("nft"), script)?;
+    holdfast::files::replace(&gate("nft"), script.as_bytes())?;
     std::fs::set_permissions(gate("nft"), std::fs::Permissions::from_mode(0o755))?;
-    std::fs::write(gate("broken"), "")?;
+    holdfast::files::replace(&gate("broken"), b"")?;
     let others = std::env::var("PATH")?;
     let mut agent = fleet.holdfast("a", &["agent", "run", "--state"]);
     agent.arg(fleet.state("a")).env("PATH", format!("{}:{others}", tools.display())).env("OTHERS", others);
@@ -239,7 +239,7 @@ fn a_node_whose_mesh_does_not_come_up_takes_jobs_and_is_repaired_by_one() -> Res
     fleet.operator(&["job", "run", "network.check", "--on", "a", "--watch"])?.ok()?;
 
     // A step that does not end holds up neither a check's end nor the agent's.
-    std::fs::write(gate("hangs"), "")?;
+    holdfast::files::replace(&gate("hangs"), b"")?;
     let asked = queue(&fleet, &["network.check", "--on", "a"])?;
     until(SOON, "it hangs", || gate("hung").exists() && is(&fleet, &asked[0], "leased"))?;
     let hung: i32 = std::fs::read_to_string(gate("hung"))?.trim().parse()?;

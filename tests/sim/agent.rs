@@ -139,6 +139,7 @@ impl Agent {
                 Some(Act::Kill { lane })
             }
             Output::Ended | Output::Halted(_) => panic!("a lane ended that nobody had stopped"),
+            Output::Stuck(..) => panic!("whatever runs here can be ended"),
             Output::Log(..) | Output::Info(_) | Output::Warn(_) | Output::Error(_) => None,
         }
     }

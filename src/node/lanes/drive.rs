@@ -1,7 +1,7 @@
 //! Carries out what the lanes decide: calls to the gateway, work begun and ended. A task a lane, so that nothing in one
 //! waits for the other.
 
-use super::{Fence, Finish, Groups, Input, Lane, Moment, NotBegun, Output, group::Group};
+use super::{Call, Fence, Finish, Groups, Input, Lane, Lease, Moment, NotBegun, Output, group::Group};
 use crate::node::client::CallError;
 use crate::node::gateway::Gateway;
 use crate::node::jobs::{self, Doing};
@@ -9,7 +9,8 @@ use crate::node::upkeep::Ask;
 use crate::wire::jobs::{Capability, Completion, Held, LeaseRequest, LeasedJob, LogLines};
 use crate::{clock, entropy, limits, tasks};
 use futures_util::future::BoxFuture;
-use state::subject::jobs::{Lane as Which, Spec};
+use serde_json::json;
+use state::subject::jobs::{Lane as Which, Outcome, Spec};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -169,11 +170,10 @@ impl Shell {
                 }
                 None
             }),
-            Output::Complete(call, lease, Finish { outcome, result }) => self.call(move |gateway| async move {
-                let (lease_token, attempt) = (lease.token.to_string(), lease.attempt);
-                let completion = Completion { lease_token, attempt, outcome, result, stuck: None };
-                Some(Input::Completed(call, async { gateway?.complete(lease.job, &completion).await }.await))
-            }),
+            Output::Complete(call, lease, finish) => self.complete(call, lease, finish, None),
+            Output::Stuck(call, lease, why) => {
+                self.complete(call, lease, Finish { outcome: Outcome::Retryable, result: json!({}) }, Some(why));
+            }
             Output::Kill => {
                 // Work that takes no order any more has ended, and what came of it is among the inputs.
                 let _ = self.kill.take().map(|kill| kill.send(()));
@@ -187,6 +187,15 @@ impl Shell {
             Output::Warn(text) => tracing::warn!("{text}"),
             Output::Error(text) => tracing::error!("{text}"),
         }
+    }
+
+    fn complete(&self, call: Call, lease: Lease, finish: Finish, stuck: Option<String>) {
+        self.call(move |gateway| async move {
+            let (lease_token, attempt) = (lease.token.to_string(), lease.attempt);
+            let Finish { outcome, result } = finish;
+            let completion = Completion { lease_token, attempt, outcome, result, stuck };
+            Some(Input::Completed(call, async { gateway?.complete(lease.job, &completion).await }.await))
+        });
     }
 
     /// Calls the gateway in the background.
@@ -264,8 +273,14 @@ impl Work {
         {
             let mut fence = self.setting.fence.lock().unwrap_or_else(PoisonError::into_inner);
             fence.begin(self.job.id, self.attempt).map_err(|error| failed(&error))??;
+            if self.job.lane == Which::Network {
+                fence.turn(self.job.binding.generation).map_err(|error| failed(&error))??;
+            }
         }
         self.setting.groups.clear(self.job.id).await.map_err(|error| NotBegun::Stuck(error.to_string()))?;
+        if self.job.cancelled {
+            return Err(NotBegun::Cancelled);
+        }
         match jobs::doing(self.job.spec.clone()) {
             Doing::Here(work) => {
                 let (stop, stopped) = oneshot::channel();

@@ -15,7 +15,7 @@ mod talk;
 mod tests;
 
 pub(super) use drive::{Lanes, Setting};
-pub use fence::{Fence, Stale};
+pub use fence::{Fence, Outdated, Stale};
 pub use group::{Group, GroupError, Groups};
 pub use talk::{Call, Finish, Input, Lease, Moment, NotBegun, Output};
 
@@ -254,11 +254,14 @@ impl Lane {
         }
         let name = held.name();
         match error {
-            NotBegun::Stale(_) => {
+            NotBegun::Stale(_) | NotBegun::Outdated(_) => {
                 out.push(Output::Warn(format!("{name} did not begin: {error}")));
                 self.idle(at.boot, out);
             }
             NotBegun::Stuck(why) => self.stuck(at, why, out),
+            NotBegun::Cancelled => {
+                self.answer(at, Finish { outcome: Outcome::Failed, result: json!({ "stopped": true }) }, out);
+            }
             NotBegun::Failed(why) => {
                 out.push(Output::Warn(format!("{name} did not begin: {why}")));
                 self.answer(at, Finish { outcome: Outcome::Retryable, result: json!({ "error": why }) }, out);
@@ -282,17 +285,28 @@ impl Lane {
     fn stuck(&mut self, at: Moment, why: String, out: &mut Vec<Output>) {
         let Phase::Holding(held) = &self.phase else { return };
         out.push(Output::Error(format!("{} is stuck: {why}", held.name())));
-        self.answer(at, Finish { outcome: Outcome::Retryable, result: json!({ "stuck": why }) }, out);
+        let lease = held.lease.clone();
+        let call = self.completing(at);
+        out.push(Output::Stuck(call, lease, why));
     }
 
     fn answer(&mut self, at: Moment, finish: Finish, out: &mut Vec<Output>) {
+        let Phase::Holding(held) = &self.phase else { return };
+        let lease = held.lease.clone();
+        let call = self.completing(at);
+        out.push(Output::Complete(call, lease, finish));
+    }
+
+    /// The attempt is about to be answered for.
+    fn completing(&mut self, at: Moment) -> Call {
         let call = self.call();
-        let Phase::Holding(held) = &mut self.phase else { return };
-        held.step = Step::Completing(call);
+        if let Phase::Holding(held) = &mut self.phase {
+            held.step = Step::Completing(call);
+        }
         if self.stopping {
             self.patience = at.boot + limits::HAND_BACK;
         }
-        out.push(Output::Complete(call, held.lease.clone(), finish));
+        call
     }
 
     fn renewed(&mut self, at: Moment, call: Call, answer: Result<Extended, CallError>, out: &mut Vec<Output>) {
@@ -475,7 +489,7 @@ impl Holding {
 /// What is left running by work that was told to end before it had begun.
 fn not_begun(error: NotBegun) -> Result<(), String> {
     match error {
-        NotBegun::Stale(_) | NotBegun::Failed(_) => Ok(()),
+        NotBegun::Stale(_) | NotBegun::Outdated(_) | NotBegun::Cancelled | NotBegun::Failed(_) => Ok(()),
         NotBegun::Stuck(why) => Err(why),
     }
 }

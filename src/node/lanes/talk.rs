@@ -1,6 +1,6 @@
 //! What a lane is told and what it asks for in return.
 
-use super::Stale;
+use super::{Outdated, Stale};
 use crate::node::client::CallError;
 use crate::wire::jobs::{Extended, Leased, LeasedJob, Recorded};
 use serde::{Deserialize, Serialize};
@@ -34,9 +34,15 @@ pub enum NotBegun {
     /// A higher attempt, or this very one, has begun on this machine before.
     #[error(transparent)]
     Stale(#[from] Stale),
+    /// Something newer has been asked of this machine's network before.
+    #[error(transparent)]
+    Outdated(#[from] Outdated),
     /// What an earlier attempt left running cannot be ended.
     #[error("{0}")]
     Stuck(String),
+    /// It was cancelled, and nothing of an earlier attempt runs any more.
+    #[error("it was cancelled")]
+    Cancelled,
     /// The machine refused: a file, a process.
     #[error("{0}")]
     Failed(String),
@@ -94,6 +100,9 @@ pub enum Output {
     Kill,
     /// Answer for the attempt.
     Complete(Call, Lease, Finish),
+    /// Answer for the attempt that something of the job cannot be ended, and why. The answer comes back as
+    /// [`Input::Completed`].
+    Stuck(Call, Lease, String),
     /// The lane is at its end: it asks for nothing any more.
     Ended,
     /// As [`Output::Ended`], without having been told to: why, and what an operator must do.
