@@ -105,7 +105,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "src",
-        but: &["src/node/kernel", "src/dataplane/tunnel.rs"],
+        but: &["src/node/kernel", "src/dataplane/tunnel.rs", "src/lab"],
         words: &["rtnetlink", "genetlink", "\"nft\""],
         home: "src/node/kernel is what speaks netlink and nft; the data plane removes only the interface that it holds",
     },
