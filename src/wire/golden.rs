@@ -3,6 +3,7 @@
 
 use crate::wire::dataplane::{Proxy, Resolver, Told, Tunnel, TunnelPeer};
 use crate::wire::enrol::{EnrolRequest, Enrolled};
+use crate::wire::jobs::{Completion, Extended, Held, LeaseRequest, Leased, LeasedJob, LogLines, Recorded};
 use crate::wire::jobs::{Renewal, Renewed};
 use crate::wire::operator::Publish;
 use crate::wire::peers::{CertificateBody, ServiceClaim};
@@ -13,6 +14,7 @@ use crate::wire::signed::Signed;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use state::model::*;
+use state::subject::jobs::Binding;
 use state::view::records::{Epoch, Mesh, Protocol};
 use uuid::Uuid;
 
@@ -254,4 +256,45 @@ fn what_a_node_keeps_keeps_its_bytes() {
         target: Some("127.0.0.1:3000".parse().unwrap()),
     };
     pinned(&vec![claim], r#"[{"space":"shop","name":"web","protocol":"http","port":80,"target":"127.0.0.1:3000"}]"#);
+}
+
+/// Reads a document, and writes it again as the same bytes.
+fn kept<T: Serialize + DeserializeOwned>(text: &str) -> T {
+    let text = text.replace('@', ID);
+    let read: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert_eq!(state::to_text(&read), text);
+    read
+}
+
+#[test]
+fn what_is_said_of_jobs_keeps_its_bytes() {
+    let first: Leased = kept(concat!(
+        r#"{"job":{"id":"@","kind":"service.check","lane":"workload","#,
+        r#""spec":{"kind":"service.check","probe":{"tcp":"h:22"},"timeout_s":5}},"#,
+        r#""lease_token":"aa","attempt":1,"expires_in_s":45}"#
+    ));
+    assert_eq!((first.job.binding, first.job.cancelled), (Binding::default(), false));
+    let later: Leased = kept(concat!(
+        r#"{"job":{"id":"@","kind":"network.check","lane":"network","spec":{"kind":"network.check"},"generation":7,"#,
+        r#""credential_revision":2,"cancelled":true},"lease_token":"aa","attempt":1,"expires_in_s":45}"#
+    ));
+    assert_eq!((later.job.binding.generation.0, later.job.binding.credential_revision.0.get()), (7, 2));
+    kept::<LeaseRequest>(r#"{"lane":"network","capabilities":{"build":"present"}}"#);
+    kept::<Held>(r#"{"lease_token":"aa"}"#);
+    kept::<Extended>(r#"{"expires_in_s":45}"#);
+    kept::<LogLines>(r#"{"lease_token":"aa","lines":["x"]}"#);
+    kept::<LogLines>(r#"{"lease_token":"aa","lines":["x"],"from":3}"#);
+    kept::<Completion>(r#"{"lease_token":"aa","attempt":1,"outcome":"succeeded","result":{"n":1}}"#);
+    kept::<Completion>(r#"{"lease_token":"aa","attempt":1,"outcome":"retryable","result":{},"stuck":"process 7"}"#);
+    kept::<Recorded>(r#"{"id":"@","status":"queued","attempt":1,"revision":9}"#);
+}
+
+#[test]
+fn a_credential_revision_is_never_guessed() {
+    for revision in ["null", "0", "-1", "\"2\"", "1.5", "{}"] {
+        let job = format!(
+            r#"{{"id":"{ID}","kind":"network.check","lane":"network","spec":{{"kind":"network.check"}},"credential_revision":{revision}}}"#
+        );
+        assert!(serde_json::from_str::<LeasedJob>(&job).is_err(), "{revision}");
+    }
 }
