@@ -218,20 +218,23 @@ impl Shell {
 
     /// Until a signal, `agent down`, leaving, or something of somebody else in the way of the start.
     async fn run(mut self, end: &mut End) -> Result<(), Failure> {
-        let ended = self.obey_all(end).await;
+        // Whatever is being waited for, a signal ends it.
+        let ended = tokio::select! {
+            () = end.requested() => Ok(()),
+            ended = self.obey_all() => ended,
+        };
         if let Some(lanes) = self.lanes.take() {
             lanes.end().await;
         }
         ended
     }
 
-    async fn obey_all(&mut self, end: &mut End) -> Result<(), Failure> {
+    async fn obey_all(&mut self) -> Result<(), Failure> {
         self.take(Input::Started).await;
         loop {
             let due = self.agent.deadline().min(self.lanes_at.unwrap_or(Duration::MAX));
             let nap = due.saturating_sub(clock::boot()).min(NAP);
             tokio::select! {
-                () = end.requested() => return Ok(()),
                 Some(input) = self.arriving.recv() => self.take(input).await,
                 Some(call) = self.calls.recv() => {
                     if self.obey(call).await {
