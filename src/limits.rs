@@ -97,8 +97,14 @@ pub const CHECKPOINT: u64 = 1000;
 pub const STORE_CARE: Duration = Duration::from_secs(1);
 /// Between two looks for expired rows and for the reserve, in looks after the store: once a minute.
 pub const RARE_CARE: u32 = 60;
-/// Expired rows deleted each time: more would make callers wait.
-pub const EXPIRED: usize = 4096;
+/// Between two scrubs of the whole store: a damage is known while yesterday's copy is still there.
+pub const SCRUB: Duration = Duration::from_secs(24 * 3600);
+/// From a scrub that could not read the store to the next: longer than its reopening takes.
+pub const SCRUB_AGAIN: Duration = Duration::from_secs(60);
+/// Expired rows looked for each time: 500 a second go, which is more than come to stay.
+pub const EXPIRED: usize = 32 * 1024;
+/// Expired rows deleted at a time: more would make callers wait.
+pub const EXPIRED_AT_ONCE: usize = 512;
 /// Between two attempts at opening a store whose disk failed: service is back 5 s after the fault's end.
 pub const STORE_RETRY: Duration = Duration::from_millis(250);
 /// How long the engine may take to lead and to apply its journal.

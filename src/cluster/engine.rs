@@ -7,7 +7,7 @@ use super::raft::Types;
 use crate::{clock, limits, tasks};
 use openraft::{BasicNode, Config, Raft, RaftMetrics, SnapshotPolicy};
 use state::State;
-use state::store::{Opened, Store, StoreError};
+use state::store::{Opened, RowKey, Store, StoreError};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -67,13 +67,13 @@ impl Engine {
         if self.log.store().wants_room() { self.on_store(Store::make_room).await } else { Ok(()) }
     }
 
-    /// Deletes rows that have expired, unless the clock is not to be believed.
-    pub(super) async fn erase_expired(&self) -> Result<(), StoreError> {
+    /// Rows that have expired, none while the clock is not to be believed.
+    pub(super) async fn expired(&self) -> Result<Vec<RowKey>, StoreError> {
         let now = clock::wall();
         if now < self.machine.now().1.latest {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.on_store(move |store| store.erase_expired(now, limits::EXPIRED)).await.map(drop)
+        self.on_store(move |store| store.expired(now, limits::EXPIRED)).await
     }
 
     async fn on_store<T: Send + 'static>(

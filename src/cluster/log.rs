@@ -37,6 +37,12 @@ impl Log {
         self.0.fault.get()
     }
 
+    /// Ends it: its store cannot be read.
+    pub(super) fn end(&self, error: StoreError) {
+        // Only the first fault says what happened; those after it follow from it.
+        let _ = self.0.fault.set(error);
+    }
+
     /// The store under it.
     pub(super) fn store(&self) -> &Arc<Store> {
         &self.0.store
@@ -55,8 +61,7 @@ impl Log {
     /// Notes what ended this log, and puts it as the engine is told.
     fn ended(&self, verb: ErrorVerb, error: StoreError) -> StorageError<u64> {
         let told = failed(verb, &error);
-        // Only the first fault says what happened; those after it follow from it.
-        let _ = self.0.fault.set(error);
+        self.end(error);
         told
     }
 

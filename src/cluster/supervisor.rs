@@ -8,7 +8,7 @@ use super::writer::{Stopped, Writer};
 use crate::{limits, tasks};
 use futures_util::FutureExt;
 use state::State;
-use state::store::{Head, Opened, StoreError};
+use state::store::{Head, Opened, RowKey, StoreError};
 use state::view::records::Epoch;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -62,14 +62,16 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, mut engine: Engine) {
         loop {
+            // One at a time: what waits for the writer is looked at again by it, and found again in a minute.
+            let (expired, mut to_erase) = mpsc::channel(1);
             let stopped = {
                 let writer =
                     Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: self.epoch };
                 // A panic is a bug in some rule or answer; it ends the engine, which loses nothing, and not the appliance.
-                let working = AssertUnwindSafe(writer.run(&mut self.jobs)).catch_unwind();
+                let working = AssertUnwindSafe(writer.run(&mut self.jobs, &mut to_erase)).catch_unwind();
                 tokio::select! {
                     stopped = working => stopped.unwrap_or(Stopped::EngineDied),
-                    stopped = care(&engine, &self.place) => stopped,
+                    stopped = care(&engine, &self.place, &expired) => stopped,
                 }
             };
             let (_, head) = engine.machine.now();
@@ -151,7 +153,7 @@ async fn attempt(
 }
 
 /// Looks after a running engine's store. Ends only when the engine is dead.
-async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
+async fn care(engine: &Engine, place: &Arc<dyn Place>, to_erase: &mpsc::Sender<Vec<RowKey>>) -> Stopped {
     let mut known = Head::default();
     let mut state_size = 0;
     let mut looks = 0_u32;
@@ -169,7 +171,10 @@ async fn care(engine: &Engine, place: &Arc<dyn Place>) -> Stopped {
         let mended = async {
             state_size = engine.keep_checkpoint(state_size).await?.unwrap_or(state_size);
             if looks.is_multiple_of(limits::RARE_CARE) {
-                engine.erase_expired().await?;
+                for keys in engine.expired().await?.chunks(limits::EXPIRED_AT_ONCE) {
+                    // A writer that has ended erases nothing, and its supervisor knows.
+                    let _ = to_erase.send(keys.to_vec()).await;
+                }
                 let place = Arc::clone(place);
                 tasks::blocking(move || place.refill_reserve()).await;
             }

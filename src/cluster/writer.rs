@@ -8,7 +8,7 @@ use super::receipts::Pending;
 use crate::{clock, entropy, limits};
 use openraft::Raft;
 use state::model::{Millis, Revision};
-use state::store::{BATCH_FORMAT, Batch, Head, StoreError};
+use state::store::{BATCH_FORMAT, Batch, Head, RowKey, Rows, StoreError};
 use state::view::records::Epoch;
 use state::{Change, Context, State};
 use std::sync::Arc;
@@ -43,11 +43,26 @@ struct Draft {
 
 impl Writer<'_> {
     /// Works until the engine dies or the queue closes. Whoever was being served then gets `OutcomeUnknown`.
-    pub(super) async fn run(&self, jobs: &mut mpsc::Receiver<Job>) -> Stopped {
+    /// Rows named in `expired` are deleted between two batches, unless they have been put anew.
+    pub(super) async fn run(
+        &self,
+        jobs: &mut mpsc::Receiver<Job>,
+        expired: &mut mpsc::Receiver<Vec<RowKey>>,
+    ) -> Stopped {
         let mut gathered = Vec::with_capacity(limits::BATCH);
         loop {
-            if jobs.recv_many(&mut gathered, limits::BATCH).await == 0 {
-                return Stopped::Unneeded;
+            tokio::select! {
+                received = jobs.recv_many(&mut gathered, limits::BATCH) => {
+                    if received == 0 {
+                        return Stopped::Unneeded;
+                    }
+                }
+                Some(keys) = expired.recv() => {
+                    match self.erase(keys).await {
+                        Ok(()) => continue,
+                        Err(stopped) => return stopped,
+                    }
+                }
             }
             let (state, head) = self.machine.now();
             let mut draft = Draft {
@@ -58,11 +73,15 @@ impl Writer<'_> {
                 rows: Pending::default(),
                 releases: Vec::with_capacity(gathered.len()),
             };
-            for job in gathered.drain(..) {
-                if let Err(error) = self.decide(&mut draft, job) {
-                    tracing::error!(%error, "the store could not be read");
-                }
+            let mut waiting = gathered.drain(..);
+            if let Err(error) = waiting.by_ref().try_for_each(|job| self.decide(&mut draft, job)) {
+                // What was decided may lack a row that it names, so none of it happens; nothing has been proposed yet.
+                draft.releases.into_iter().for_each(|release| release(Err(SubmitError::Restarting)));
+                waiting.for_each(|job| job.answer.fail(SubmitError::Restarting));
+                self.log.end(error);
+                return Stopped::EngineDied;
             }
+            drop(waiting);
             if !self.commit(draft).await {
                 return Stopped::EngineDied;
             }
@@ -122,6 +141,31 @@ impl Writer<'_> {
         rows.into_iter().try_for_each(|row| draft.rows.put(store, row, expired))
     }
 
+    /// Deletes those of the rows that are still there and have expired.
+    async fn erase(&self, keys: Vec<RowKey>) -> Result<(), Stopped> {
+        let now = clock::wall();
+        let gone = |key: &RowKey| {
+            let row = self.log.store().row(key)?;
+            Ok(row.and_then(|row| row.expires).is_some_and(|end| end <= now))
+        };
+        let mut erase = Vec::with_capacity(keys.len());
+        for key in keys {
+            match gone(&key) {
+                Ok(true) => erase.push(key),
+                Ok(false) => {}
+                Err(error) => {
+                    self.log.end(error);
+                    return Err(Stopped::EngineDied);
+                }
+            }
+        }
+        if erase.is_empty() {
+            return Ok(());
+        }
+        let rows = Arc::new(Rows { put: Vec::new(), erase });
+        self.write(Proposal { batch: None, rows, outcome: None }).await.map_err(|_| Stopped::EngineDied)
+    }
+
     /// Has a draft committed and answers its callers. False if the engine is dead.
     async fn commit(&self, draft: Draft) -> bool {
         let Draft { head, state, now, changes, rows, releases } = draft;
@@ -144,7 +188,7 @@ impl Writer<'_> {
         state: State,
         now: Millis,
         changes: Vec<Change>,
-        rows: state::store::Rows,
+        rows: Rows,
     ) -> Result<(), SubmitError> {
         let mut proposal = Proposal { batch: None, rows: Arc::new(rows), outcome: None };
         if let Some(last) = changes.last() {
@@ -162,6 +206,10 @@ impl Writer<'_> {
             proposal.batch = Some(sealed);
             proposal.outcome = Some(Outcome { base, head, state: Arc::new(state) });
         }
+        self.write(proposal).await
+    }
+
+    async fn write(&self, proposal: Proposal) -> Result<(), SubmitError> {
         match self.raft.client_write(proposal).await {
             Ok(written) if written.data.taken => Ok(()),
             Ok(_) => Err(SubmitError::Restarting),

@@ -7,6 +7,7 @@ use crate::authority::refusal::{self, Refused, problem};
 use crate::authority::request::Now;
 use crate::cluster::{Call, Finished, Handle, Outcome, SubmitError, Wish};
 use crate::serve::http::ok;
+use crate::serve::observed::Observed;
 use crate::serve::sources::Sources;
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
@@ -34,6 +35,8 @@ pub struct Appliance {
     pub advertised: Vec<Endpoint>,
     /// When it started.
     pub since: Millis,
+    /// What it has noticed since.
+    pub observed: Observed,
 }
 
 /// A wish to change something, with what answers it.

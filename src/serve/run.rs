@@ -8,9 +8,10 @@ use crate::listen::stop::{self, Stop};
 use crate::serve::accept::{bind, serve_tls, stranger};
 use crate::serve::appliance::Appliance;
 use crate::serve::gate::Gate;
+use crate::serve::observed::Observed;
 use crate::serve::sources::{self, Sources};
-use crate::serve::{found, gateway, leases, mesh, names, operator, own_node, page, tls, verdicts};
-use crate::{clock, files, tasks};
+use crate::serve::{found, gateway, leases, mesh, names, operator, own_node, page, scrub, tls, verdicts};
+use crate::{clock, files, limits, tasks};
 use anyhow::Context as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -82,7 +83,8 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
     let authority = Authority::new(records, keys.ca, config.certificate_life, clock::boot());
     let since = clock::wall();
     let sources = Sources::open(dir, config.source_slots)?;
-    let appliance = Arc::new(Appliance { handle, authority, sources, id, pin, advertised, since });
+    let observed = Observed::default();
+    let appliance = Arc::new(Appliance { handle, authority, sources, id, pin, advertised, since, observed });
     let (stopper, stop) = stop::pair();
     let mutual: TlsAcceptor = gateway::tls_config(appliance.clone(), leaf, key.der())?.into();
     let mut running = vec![
@@ -109,6 +111,7 @@ async fn serve(options: &Options) -> anyhow::Result<()> {
             ),
         ),
         tasks::spawn("verdicts", verdicts::run(appliance.clone(), stop.clone())),
+        tasks::spawn("scrub", scrub::run(appliance.clone(), limits::SCRUB, stop.clone())),
         tasks::spawn("leases", leases::run(appliance.clone(), stop.clone())),
         tasks::spawn("sources", sources::run(appliance.clone(), stop.clone())),
         tasks::spawn("page", page::serve(page_listener, appliance.clone(), stop.clone())),

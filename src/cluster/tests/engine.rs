@@ -1,13 +1,16 @@
 //! Deciding, answering, remembering.
 
 use super::*;
+use crate::cluster::engine::Engine;
+use crate::cluster::writer::Writer;
 use crate::cluster::{Home, Place, start};
 use crate::tasks;
 use state::Change;
 use state::model::{SealingKey, WireguardKey};
-use state::store::{Batch, Body, Entry, EntryId, Rows, StoreError};
+use state::store::{Batch, Body, Entry, EntryId, RowKey, Rows, SideRow, StoreError};
 use std::path::Path;
 use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
 
 async fn at(dir: &Path) -> Handle {
     start(Arc::new(Home::new(dir)), EPOCH).await.unwrap()
@@ -192,6 +195,43 @@ async fn a_long_journal_gets_a_checkpoint_from_which_it_starts_again() {
     assert!(opened.checkpoint.is_some_and(|checkpoint| checkpoint.head.change.0 > 1000));
     drop(opened.store);
     assert_eq!(*at(dir.path()).await.state(), *before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_rows_go_by_an_entry_of_the_log_and_those_put_anew_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (published, seen) = watch::channel(Arc::default());
+    let engine = Engine::start(Home::new(dir.path()).open().unwrap(), published).await.unwrap();
+    let (to, mut jobs) = mpsc::channel(8);
+    let handle = Handle { jobs: to, published: seen, shared: Arc::default() };
+    let (expired, mut to_erase) = mpsc::channel(1);
+    let writer = Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: EPOCH };
+    let key = |n: u8| RowKey { table: "receipts".into(), key: vec![n; 48] };
+    let row = |n, expires| SideRow { key: key(n), value: vec![n], expires };
+    let script = async {
+        submit(&handle, found()).await.unwrap();
+        let rows = vec![row(1, Some(Millis(1))), row(2, None), row(3, Some(Millis(u64::MAX)))];
+        handle.submit(call(add(1)), |_| Finished { answer: (), rows }).await.unwrap();
+        let found = engine.expired().await.unwrap();
+        assert_eq!(found, [key(1)]);
+        // Number 3 had expired when it was looked for, and was put anew since.
+        expired.send([found, vec![key(3)]].concat()).await.unwrap();
+        let store = engine.log.store();
+        while store.row(&key(1)).unwrap().is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert!([2, 3].iter().all(|n| store.row(&key(*n)).unwrap().is_some()));
+        let last = store.entries(..).unwrap().pop().unwrap();
+        assert_eq!((last.body, last.rows), (Body::Rows, Rows { put: vec![], erase: vec![key(1)] }));
+        store.verify().unwrap();
+    };
+    let limit = std::time::Duration::from_secs(20);
+    tokio::select! {
+        stopped = writer.run(&mut jobs, &mut to_erase) => panic!("{stopped:?}"),
+        done = tokio::time::timeout(limit, script) => done.unwrap(),
+    }
+    drop(handle);
+    assert!(engine.stop().await.is_none());
 }
 
 /// A node with a token that ended long ago, which tries to join.

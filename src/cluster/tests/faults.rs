@@ -62,6 +62,35 @@ async fn a_flush_that_fails_at_any_point() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_fails_while_deciding_never_parts_a_change_from_its_rows() {
+    let disk = Disk::default();
+    let handle = start(Arc::new(disk.clone()), EPOCH).await.unwrap();
+    submit(&handle, found()).await.unwrap();
+    submit_once(&handle, add(1), receipt_key(1)).await.unwrap();
+    for round in 1..=3 {
+        // 12 MiB push the receipts out of memory, so that looking for those of one caller has to read.
+        for blob in 0..48 {
+            keep_blob(&handle, 100 * round + blob).await.unwrap();
+        }
+        let key = RowKey { table: "results".into(), key: vec![round as u8] };
+        let result = SideRow { key: key.clone(), value: vec![1], expires: None };
+        let rows = vec![receipt_key(2).keep(vec![7], Millis(u64::MAX)), result];
+        let before = disk.failed();
+        disk.arm(Fault::Read, 0, true);
+        let answered = handle.submit(call(add(10 + round)), move |_| Finished { answer: (), rows }).await;
+        disk.heal();
+        assert!(disk.failed() > before, "nothing was read");
+        insist(&handle, 20 + round).await;
+        let happened = handle.state().nodes.by_name.contains_key(&Name::new(&format!("n{}", 10 + round)).unwrap());
+        let kept = handle.rows(key).await.unwrap().unwrap().len();
+        assert_eq!(kept, usize::from(happened), "{answered:?}");
+        assert_eq!(answered.err(), Some(SubmitError::Restarting), "nothing happened, and that is said");
+        assert!(!happened);
+    }
+    handle.verify().await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_disk_is_away_reads_go_on_and_callers_are_told_why() {
     for (fault, told) in [(Fault::Full, SubmitError::DiskFull), (Fault::Flush, SubmitError::Restarting)] {
         let disk = Disk::default();

@@ -12,6 +12,8 @@ pub(super) enum Fault {
     Full,
     /// A flush fails (`EIO`), and what was written since the one before is gone.
     Flush,
+    /// A read fails (`EIO`).
+    Read,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -79,6 +81,7 @@ impl Inner {
         self.failed += 1;
         match fault {
             Fault::Full => Err(io::ErrorKind::StorageFull.into()),
+            Fault::Read => Err(io::Error::other("the read failed")),
             Fault::Flush => {
                 self.live = self.durable.clone();
                 Err(io::Error::other("the flush failed"))
@@ -93,7 +96,8 @@ impl Medium for Disk {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        let inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock().unwrap();
+        inner.step(Fault::Read)?;
         let data = inner.live.get(offset as usize..offset as usize + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(data);
         Ok(())

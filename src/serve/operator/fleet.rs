@@ -92,6 +92,8 @@ fn attention(call: &Call, state: &State, soft: &crate::authority::Soft, conteste
         out.push("this machine's clock is behind the journal's: nothing expires until it is set".to_owned());
     }
     out.extend(stuck(state));
+    let scrub = call.appliance.observed.last_scrub();
+    out.extend(scrub.and_then(|scrub| scrub.problem).map(|problem| format!("the store does not verify: {problem}")));
     out.extend(contested.iter().map(|name| format!("{name} is claimed by more than one node, so it answers for none")));
     let doubled = state.nodes.all.values().filter(|n| soft.presence.of(n.id).is_some_and(|heard| heard.duplicate));
     out.extend(doubled.map(|node| {

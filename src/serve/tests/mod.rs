@@ -7,4 +7,5 @@ mod jobs;
 mod matrix;
 mod renewal;
 mod rig;
+mod scrub;
 mod source;

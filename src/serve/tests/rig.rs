@@ -121,6 +121,7 @@ impl Rig {
             pin,
             advertised: opened.advertised,
             since: clock::wall(),
+            observed: Default::default(),
         });
         let (stopper, stop) = stop::pair();
         let router = mesh::router(appliance.clone(), stop.clone());

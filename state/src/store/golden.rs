@@ -33,6 +33,12 @@ fn with_rows() -> Entry {
     Entry { id: id(), body: Body::Batch(sealed), rows: Rows { put, erase: vec![] } }
 }
 
+fn deletes() -> Entry {
+    let mut entry = with_rows();
+    entry.rows.erase = entry.rows.put.drain(1..).map(|row| row.key).collect();
+    entry
+}
+
 fn checkpoint() -> Checkpoint {
     Checkpoint { applied: id(), head: head(), membership: b"[]".to_vec(), state: State::default() }
 }
@@ -51,6 +57,7 @@ fn written() -> Vec<Line> {
         line("row key", with_rows().rows.put[0].key.stored()),
         line("format", crate::to_bytes(&Format { format: STORE_FORMAT, reader: STORE_FORMAT })),
         line("purged", crate::to_bytes(&id())),
+        line("entry that deletes rows", entry::encode(&deletes())),
     ]
 }
 
@@ -72,6 +79,7 @@ fn what_was_stored_is_read_as_it_was_meant() {
             "membership entry" => (Body::Membership(b"[]".to_vec()), vec![]),
             "batch entry with rows" => (with_rows().body, brought.collect()),
             "rows entry" => (Body::Rows, brought.collect()),
+            "entry that deletes rows" => (with_rows().body, brought.take(1).collect()),
             "checkpoint" => {
                 assert_eq!(checkpoint::decode(7, &bytes).unwrap(), checkpoint());
                 continue;
@@ -96,8 +104,18 @@ fn what_was_stored_is_read_as_it_was_meant() {
             other => panic!("{other} is not tested"),
         };
         let stored = entry::decode(7, &bytes).unwrap();
+        let erased = if what == "entry that deletes rows" { deletes().rows.erase } else { vec![] };
+        assert_eq!(stored.erased, erased, "{what}");
         assert_eq!((stored.id, stored.body, stored.brought), (id(), body, brought), "{what}");
         seen += 1;
     }
-    assert_eq!(seen, 4);
+    assert_eq!(seen, 5);
+}
+
+#[test]
+fn an_entry_of_a_newer_version_is_refused_by_name() {
+    let mut bytes = entry::encode(&with_rows());
+    bytes[0] = 3;
+    let refused = entry::decode(7, &bytes).unwrap_err().to_string();
+    assert!(refused.contains("entry 7 was written by a newer version"), "{refused}");
 }

@@ -42,7 +42,7 @@ impl Store {
             for brought in stored.brought {
                 put.extend(self.row(&brought.key)?);
             }
-            entries.push(Entry { id: stored.id, body: stored.body, rows: Rows { put, erase: Vec::new() } });
+            entries.push(Entry { id: stored.id, body: stored.body, rows: Rows { put, erase: stored.erased } });
             Ok(true)
         })?;
         Ok(entries)
@@ -82,7 +82,8 @@ impl Store {
         parsed.map_err(|error| StoreError::damaged(format!("where the journal was purged: {error}")))
     }
 
-    /// Deletes the entries from `index` on, with the rows that they brought.
+    /// Deletes the entries from `index` on, with the rows that they brought. Rows that they deleted do not come back: they
+    /// had expired, or there was one too many of them.
     pub fn truncate(&self, index: u64) -> Result<(), StoreError> {
         let doing = "cutting the journal's end";
         let mut brought: Vec<RowKey> = Vec::new();

@@ -23,7 +23,7 @@ pub struct SideRow {
     pub key: RowKey,
     /// What.
     pub value: Vec<u8>,
-    /// From when on it may be deleted when somebody passes by.
+    /// From when on it may be deleted.
     pub expires: Option<Millis>,
 }
 
@@ -96,30 +96,20 @@ impl Store {
         Ok(rows)
     }
 
-    /// Deletes up to `limit` rows that had expired by `now`. Gives their number.
-    pub fn erase_expired(&self, now: Millis, limit: usize) -> Result<usize, StoreError> {
-        let doing = "deleting expired rows";
+    /// Up to `limit` rows that had expired by `now`. They are deleted by an entry, so that they go on every appliance.
+    pub fn expired(&self, now: Millis, limit: usize) -> Result<Vec<RowKey>, StoreError> {
+        let doing = "looking for expired rows";
         let mut expired = Vec::new();
         for row in self.db.begin_read().doing(doing)?.open_table(SIDE).doing(doing)?.iter().doing(doing)? {
             let (key, value) = row.doing(doing)?;
             let end = value.value().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
             if end != 0 && end <= now.0 {
-                expired.push(key.value().to_vec());
+                expired.extend(RowKey::from_stored(key.value()));
             }
             if expired.len() == limit {
                 break;
             }
         }
-        if !expired.is_empty() {
-            let write = self.db.begin_write().doing(doing)?;
-            {
-                let mut table = write.open_table(SIDE).doing(doing)?;
-                for key in &expired {
-                    table.remove(key.as_slice()).doing(doing)?;
-                }
-            }
-            write.commit().doing(doing)?;
-        }
-        Ok(expired.len())
+        Ok(expired)
     }
 }

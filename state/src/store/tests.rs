@@ -208,7 +208,7 @@ fn a_checkpoint_is_compared_with_its_hash_and_with_a_replay() {
 }
 
 #[test]
-fn only_rows_that_have_expired_are_erased() {
+fn only_rows_that_have_expired_are_found_and_an_entry_deletes_them() {
     let (memory, head) = three();
     let store = memory.open(None).unwrap().store;
     let key = |n: u8| RowKey { table: "receipts".into(), key: vec![n] };
@@ -217,8 +217,13 @@ fn only_rows_that_have_expired_are_erased() {
         rows.rows.put.push(SideRow { key: key(n), value: vec![n], expires: expires.map(Millis) });
     }
     store.append(&[rows]).unwrap();
-    assert_eq!(store.erase_expired(Millis(4), 10).unwrap(), 0);
-    assert_eq!(store.erase_expired(Millis(5), 10).unwrap(), 1);
+    assert_eq!(store.expired(Millis(4), 10).unwrap(), []);
+    assert_eq!(store.expired(Millis(6), 1).unwrap(), [key(1)]);
+    let erase = store.expired(Millis(5), 10).unwrap();
+    let mut deletes = entry(5, batch(&head).seal());
+    (deletes.body, deletes.rows.erase) = (Body::Rows, erase.clone());
+    store.append(&[deletes]).unwrap();
+    assert_eq!(store.entries(5..).unwrap()[0].rows, Rows { put: vec![], erase }, "another appliance deletes them too");
     assert_eq!([1, 2, 3].map(|n| store.row(&key(n)).unwrap().is_some()), [false, true, true]);
     assert_eq!(store.verify().unwrap().rows, 2);
 }
