@@ -5,7 +5,7 @@ use crate::fleet::Identity;
 use holdfast::limits;
 use holdfast::node::lanes::{Call, Finish, Input, Lane, Lease, Moment, NotBegun, Output, Stale};
 use state::model::JobId;
-use state::subject::jobs::Lane as Which;
+use state::subject::jobs::{Lane as Which, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -25,9 +25,12 @@ pub(crate) struct Request {
 
 #[derive(Clone)]
 pub(crate) enum Ask {
-    Lease { key: u128 },
+    Lease {
+        key: u128,
+    },
     Renew(Lease),
-    Complete(Lease, Finish),
+    /// With why something of it cannot be ended.
+    Complete(Lease, Finish, Option<String>),
 }
 
 /// What a machine has to do next, or sends.
@@ -69,6 +72,8 @@ pub(crate) struct Agent {
     pub(crate) starting: [Option<(JobId, u32, u64)>; 2],
     /// What runs, by lane: it outlives the agent.
     pub(crate) work: [Option<(JobId, u32)>; 2],
+    /// What cannot be ended as yet.
+    pub(crate) remains: BTreeMap<JobId, u32>,
     serial: u64,
 }
 
@@ -88,6 +93,7 @@ impl Agent {
             fence: BTreeMap::new(),
             starting: [None; 2],
             work: [None; 2],
+            remains: BTreeMap::new(),
             serial: 0,
         }
     }
@@ -96,6 +102,12 @@ impl Agent {
     pub(crate) fn answerable(&self, now: Duration) -> impl Iterator<Item = (JobId, u32)> {
         let answerable = self.up && self.paused <= now && now >= self.awake + limits::LEASE_MARGIN;
         self.work.iter().flatten().copied().filter(move |_| answerable)
+    }
+
+    /// All that runs on it, whether or not that can be ended.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (JobId, u32)> {
+        let remains = self.remains.iter().map(|(job, attempt)| (*job, *attempt));
+        self.work.iter().flatten().copied().chain(remains)
     }
 
     /// The agent dies at once. What it had started goes on.
@@ -123,13 +135,22 @@ impl Agent {
         match output {
             Output::Lease { call, key } => Some(Act::Send { lane, call, ask: Ask::Lease { key } }),
             Output::Renew(call, lease) => Some(Act::Send { lane, call, ask: Ask::Renew(lease) }),
-            Output::Complete(call, lease, finish) => Some(Act::Send { lane, call, ask: Ask::Complete(lease, finish) }),
+            Output::Complete(call, lease, finish) => {
+                Some(Act::Send { lane, call, ask: Ask::Complete(lease, finish, None) })
+            }
             Output::Begin { job, attempt } => {
                 if let Some(begun) = self.fence.get(&job.id).copied().filter(|begun| *begun >= attempt) {
                     let stale = NotBegun::Stale(Stale { attempt, begun });
                     return Some(Act::Tell { lane, input: Input::Begun(Err(stale)) });
                 }
                 self.fence.insert(job.id, attempt);
+                if self.remains.contains_key(&job.id) {
+                    let stuck = NotBegun::Stuck("it does not end".into());
+                    return Some(Act::Tell { lane, input: Input::Begun(Err(stuck)) });
+                }
+                if job.cancelled {
+                    return Some(Act::Tell { lane, input: Input::Begun(Err(NotBegun::Cancelled)) });
+                }
                 self.serial += 1;
                 self.starting[lane] = Some((job.id, attempt, self.serial));
                 Some(Act::Begin { lane, serial: self.serial })
@@ -139,7 +160,10 @@ impl Agent {
                 Some(Act::Kill { lane })
             }
             Output::Ended | Output::Halted(_) => panic!("a lane ended that nobody had stopped"),
-            Output::Stuck(..) => panic!("whatever runs here can be ended"),
+            Output::Stuck(call, lease, why) => {
+                let finish = Finish { outcome: Outcome::Retryable, result: serde_json::json!({}) };
+                Some(Act::Send { lane, call, ask: Ask::Complete(lease, finish, Some(why)) })
+            }
             Output::Log(..) | Output::Info(_) | Output::Warn(_) | Output::Error(_) => None,
         }
     }

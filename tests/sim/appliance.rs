@@ -195,7 +195,7 @@ impl Appliance {
                     },
                 }
             }
-            Ask::Complete(lease, finish) => {
+            Ask::Complete(lease, finish, stuck) => {
                 let complete = jobs::Complete {
                     certificate,
                     job: lease.job,
@@ -203,7 +203,7 @@ impl Appliance {
                     attempt: lease.attempt,
                     outcome: finish.outcome,
                     result: hash_of(b"result", &[&state::to_bytes(&finish.result)]),
-                    stuck: None,
+                    stuck: stuck.clone(),
                     live: self.leases.live(lease.job, lease.attempt, now),
                 };
                 match self.decided(now, chance, Command::Complete(Box::new(complete)).into(), batch) {
@@ -226,7 +226,7 @@ impl Appliance {
         if !matches!(answer, Answer::Refused(_) | Answer::Nothing) {
             batch.receipts.insert(key, answer.clone());
         }
-        if let (Answer::Refused(refused), Ask::Complete(lease, _)) = (&answer, &request.ask) {
+        if let (Answer::Refused(refused), Ask::Complete(lease, ..)) = (&answer, &request.ask) {
             watch.refused(request.by, (lease.job, lease.attempt), refused, now, self.wall(now));
         }
         batch.answers.push((request, answer));
@@ -305,7 +305,7 @@ impl Appliance {
 fn receipt_key(request: &Request) -> String {
     match &request.ask {
         Ask::Lease { key } => format!("{} lease {key:032x}", request.agent),
-        Ask::Complete(lease, finish) => format!("{} {} {} {finish:?}", lease.job, lease.attempt, *lease.token),
+        Ask::Complete(lease, finish, _) => format!("{} {} {} {finish:?}", lease.job, lease.attempt, *lease.token),
         Ask::Renew(_) => String::new(),
     }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Seen {
     pub(crate) stopped: u64,
     pub(crate) retried: u64,
     pub(crate) superseded: u64,
+    pub(crate) stuck: u64,
     pub(crate) repeated: u64,
     pub(crate) refused: u64,
     pub(crate) too_late: u64,
@@ -47,8 +48,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn all(&mut self) -> [&mut u64; 28] {
-        let Self { leased, extended, completed, expired, cancelled, stopped, retried, superseded, .. } = self;
+    fn all(&mut self) -> [&mut u64; 29] {
+        let Self { leased, extended, completed, expired, cancelled, stopped, retried, superseded, stuck, .. } = self;
         let Self { repeated, refused, too_late, revoked_holding, revoked_calls, rejoined, drained, .. } = self;
         let Self { drained_calls, restarts, undone, reopened, pauses, overslept, kills, orphans, .. } = self;
         let Self { steps, cuts, lost, doubled, reordered, .. } = self;
@@ -61,6 +62,7 @@ impl Seen {
             stopped,
             retried,
             superseded,
+            stuck,
             repeated,
             refused,
             too_late,
@@ -280,9 +282,9 @@ impl Watch {
     }
 
     /// An attempt's work begins on a node where `running` is all that runs.
-    pub(crate) fn begins<'a>(&mut self, job: JobId, attempt: u32, running: impl Iterator<Item = &'a (JobId, u32)>) {
+    pub(crate) fn begins(&mut self, job: JobId, attempt: u32, running: impl Iterator<Item = (JobId, u32)>) {
         for (other, n) in running {
-            assert!(*other != job, "attempt {attempt} of {job} begins while attempt {n} runs");
+            assert!(other != job, "attempt {attempt} of {job} begins while attempt {n} runs");
         }
         let former = self.began.insert(job, attempt).unwrap_or(0);
         assert!(former < attempt, "attempt {attempt} of {job} begins after attempt {former} began");

@@ -51,6 +51,11 @@ pub(crate) enum Event {
         work: (JobId, u32),
         finish: Finish,
     },
+    /// What could not be ended ends.
+    Ends {
+        agent: usize,
+        job: JobId,
+    },
     Committed {
         life: u32,
     },
@@ -170,10 +175,20 @@ impl World {
             Event::Begins { agent, lane, serial } => self.begins(agent, lane, serial),
             Event::Killed { agent, life, lane } => {
                 if self.agents[agent].life == life {
-                    self.agents[agent].work[lane] = None;
-                    let input = Input::Killed(Ok(()));
+                    let work = self.agents[agent].work[lane].take();
+                    let stays = work.filter(|_| self.trouble() && self.chance.percent(30));
+                    if let Some((job, attempt)) = stays {
+                        self.watch.seen.stuck += 1;
+                        self.agents[agent].remains.insert(job, attempt);
+                        let wait = self.chance.millis(1_000, 90_000);
+                        self.after(wait, Event::Ends { agent, job });
+                    }
+                    let input = Input::Killed(stays.map_or(Ok(()), |_| Err("it does not end".into())));
                     self.after(Duration::ZERO, Event::Told { agent, life, lane, input });
                 }
+            }
+            Event::Ends { agent, job } => {
+                self.agents[agent].remains.remove(&job);
             }
             Event::WorkEnds { agent, lane, work, finish } => {
                 if self.agents[agent].work[lane] == Some(work) {
@@ -259,7 +274,7 @@ impl World {
         // The machine has seen that nothing of an earlier attempt runs in this lane.
         self.agents[agent].starting[lane] = None;
         self.agents[agent].work[lane] = None;
-        self.watch.begins(job, attempt, self.agents.iter().flat_map(|agent| agent.work.iter().flatten()));
+        self.watch.begins(job, attempt, self.agents.iter().flat_map(Agent::running));
         self.agents[agent].work[lane] = Some((job, attempt));
         let length = match self.chance.below(10) {
             0..7 => (50, 8_000),
