@@ -16,22 +16,10 @@ else
   etcd_puts() { :; }
 fi
 
-pg=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -1)
-if [ -n "$pg" ] || { wants postgresql pg_ctlcluster && pg=$(ls -d /usr/lib/postgresql/*/bin | tail -1); }; then
-  as_postgres() { setpriv --reuid postgres --regid postgres --clear-groups env LC_ALL=C "$@"; }
-  chmod 755 "$work"
-  install -d -o postgres -m 700 "$work/pg" "$work/pgbench"
-  as_postgres "$pg/initdb" -D "$work/pg" -A trust >/dev/null
-  as_postgres "$pg/pg_ctl" -D "$work/pg" -w -l "$work/pg/log" -o "-p 25432 -k $work/pg -c listen_addresses='' -c max_connections=200" start >/dev/null
-  leave=("as_postgres '$pg/pg_ctl' -D '$work/pg' -m fast stop >/dev/null" "${leave[@]:-}")
+if serve_postgres; then
   as_postgres psql -h "$work/pg" -p 25432 -X -q -d postgres -c 'create table j(k bigserial primary key, v bytea)'
   echo "insert into j(v) values (decode(repeat('07',256),'hex'));" >"$work/insert.sql"
-  pg_inserts() {
-    for clients in 1 16 64; do
-      (cd "$work/pgbench" && as_postgres "$pg/pgbench" -n -h "$work/pg" -p 25432 -c "$clients" -j 1 -T "$seconds" -f "$work/insert.sql" postgres 2>/dev/null) |
-        awk -v n="pg_w$clients" '/^tps/ { print n, $3, "/s" }'
-    done
-  }
+  pg_inserts() { for clients in 1 16 64; do pgbench pg "$clients" "$work/insert.sql" | head -1; done; }
 else
   pg_inserts() { :; }
 fi
@@ -39,7 +27,7 @@ fi
 for _ in $(seq "$rounds"); do
   {
     "$peers" fsync "$work" "$seconds"
-    for writers in 1 16 64 128; do "$engine" "$work" "$seconds" "$writers"; done
+    for writers in 1 16 64 128; do "$engine" commit "$work" "$seconds" "$writers"; done
     etcd_puts
     pg_inserts
   } | ratio commit_w1_vs_fsync commit_w1 fsync | ratio commit_w16_vs_fsync commit_w16 fsync |

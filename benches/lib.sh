@@ -57,6 +57,28 @@ listening() {
   return 1
 }
 
+# serve_postgres : a fresh PostgreSQL that commits durably, on a socket in $work/pg alone.
+as_postgres() { setpriv --reuid postgres --regid postgres --clear-groups env LC_ALL=C "$@"; }
+serve_postgres() {
+  wants postgresql pg_ctlcluster || return 1
+  pg=$(ls -d /usr/lib/postgresql/*/bin | tail -1)
+  chmod 755 "$work"
+  install -d -o postgres -m 700 "$work/pg" "$work/pgbench"
+  as_postgres "$pg/initdb" -D "$work/pg" -A trust >/dev/null
+  as_postgres "$pg/pg_ctl" -D "$work/pg" -w -l "$work/pg/log" \
+    -o "-p 25432 -k $work/pg -c listen_addresses='' -c max_connections=200 -c shared_buffers=256MB" start >/dev/null
+  leave=("as_postgres '$pg/pg_ctl' -D '$work/pg' -m fast stop >/dev/null" "${leave[@]:-}")
+}
+
+# pgbench NAME CLIENTS FILE : transactions a second of a script, and their latencies.
+pgbench() {
+  rm -f "$work"/pgbench/*
+  (cd "$work/pgbench" && as_postgres "$pg/pgbench" -n -h "$work/pg" -p 25432 -c "$2" -j 1 -T "$seconds" -f "$3" -l postgres 2>/dev/null) |
+    awk -v n="$1_w$2" '/^tps/ { print n, $3, "/s" }'
+  cat "$work"/pgbench/pgbench_log* | awk '{ print $3 }' | sort -n |
+    awk -v n="$1_w$2" '{ a[NR] = $1 } END { print n "_p50_ms", a[int(NR * .5) + 1] / 1000, "ms"; print n "_p99_ms", a[int(NR * .99)] / 1000, "ms" }'
+}
+
 # in_net COMMAND… : in this bench's own network namespace, which has the address 198.51.100.2 and no way out.
 net=hfbench$$
 in_net() { ip netns exec "$net" "$@"; }
@@ -77,6 +99,16 @@ serve_alone() {
     kill -0 "$appliance" || { tail -3 "$work/serve.log" >&2; return 1; }
     sleep 0.05
   done
+}
+
+# end_alone : ends that appliance and its namespace, so that another can begin afresh.
+end_alone() {
+  kill "$appliance"
+  wait "$appliance" || true
+  ip netns del "$net"
+  rm -rf "$work/ap" "$work/recovery"
+  children=("${children[@]/$appliance/}")
+  leave=("${leave[@]/ip netns del $net/}")
 }
 
 # load WHAT NODES AMOUNT : benches/load.rs against that appliance.

@@ -6,6 +6,7 @@ mod sequence;
 mod signer;
 mod watch;
 
+pub use pin::config as tls;
 pub use sequence::Sequence;
 pub use signer::Signer;
 pub use watch::Watch;

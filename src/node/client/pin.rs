@@ -11,7 +11,10 @@ use state::model::Fingerprint;
 use std::sync::Arc;
 
 /// TLS 1.3, HTTP/1.1, and only servers whose leaf certificate has one of `pins`. With an identity, the client proves it.
-pub(in crate::node) fn config(pins: Vec<Fingerprint>, identity: Option<&TlsIdentity>) -> ClientConfig {
+///
+/// # Panics
+/// If ring lacks the cipher suites of TLS 1.3.
+pub fn config(pins: Vec<Fingerprint>, identity: Option<&TlsIdentity>) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     let verifier = Pinned { pins, algorithms: provider.signature_verification_algorithms };
     let builder = ClientConfig::builder_with_provider(provider)
