@@ -91,8 +91,11 @@ pub const WRITER: Duration = Duration::from_secs(3);
 pub const QUEUE: usize = 1024;
 /// Calls decided as one batch: more only makes its first callers wait.
 pub const BATCH: usize = 256;
-/// Changes since the last checkpoint before there is a new one, if they also outweigh the state.
+/// Changes since the last checkpoint before there is a new one, if they also outweigh the state by far.
 pub const CHECKPOINT: u64 = 1000;
+/// How often its own size the state must have been journaled before it is written whole again: while it is, no batch is
+/// committed, and a fleet with tens of thousands of jobs would see it in the answers' tail. A start replays that much.
+pub const CHECKPOINT_STATES: usize = 4;
 /// Between two looks after the store: head file, checkpoint, room, reserve. The head file lags by no more.
 pub const STORE_CARE: Duration = Duration::from_secs(1);
 /// Between two looks for expired rows and for the reserve, in looks after the store: once a minute.

@@ -48,9 +48,8 @@ pub(crate) async fn submit<T: Send + 'static>(
         request: RequestId(Uuid::nil()),
         receipt: None,
     };
-    let answered = handle
-        .submit(call, |decided| Finished { answer: decided.change.map(|_| read(decided.state)), rows })
-        .await?;
+    let answered =
+        handle.submit(call, |decided| Finished { answer: decided.change.map(|_| read(decided.state)), rows }).await?;
     match answered {
         Outcome::Fresh(answer) => Ok(answer),
         Outcome::Receipt(_) => bail!("a receipt for a call without a key"),

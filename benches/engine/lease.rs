@@ -86,7 +86,7 @@ async fn cycle(handle: &Handle, leases: &Arc<Mutex<Leases>>, n: usize) -> Result
     let complete = Wish::at_decision(move |_| {
         let live = judging.lock().is_ok_and(|leases| leases.live(id, attempt, clock::boot()));
         let (outcome, result) = (Outcome::Succeeded, Fingerprint::from_bytes([1; 32]));
-        let complete = jobs::Complete { certificate, job: id, token, attempt, outcome, result, live };
+        let complete = jobs::Complete { certificate, job: id, token, attempt, outcome, result, stuck: None, live };
         Command::from(jobs::Command::Complete(Box::new(complete)))
     });
     let key = [id.0.as_bytes().as_slice(), &attempt.to_be_bytes()].concat();

@@ -34,14 +34,18 @@ impl Appliance {
         let prefix = dir.file_name().and_then(|name| name.to_str()).context("DIR")?;
         let mut fleet = Vec::with_capacity(count);
         for n in 0..count {
-            fleet.push(enrol(&self.binary, &self.socket, &dir.join(format!("node{n}")), &format!("{prefix}-{n}")).await?);
+            fleet.push(
+                enrol(&self.binary, &self.socket, &dir.join(format!("node{n}")), &format!("{prefix}-{n}")).await?,
+            );
         }
         Ok(fleet)
     }
 
     /// The number of the journal's last change.
     pub(crate) fn revision(&self) -> Result<u64> {
-        let told = std::process::Command::new(&self.binary).args(["--socket", &self.socket, "status", "-o", "json"]).output()?;
+        let told = std::process::Command::new(&self.binary)
+            .args(["--socket", &self.socket, "status", "-o", "json"])
+            .output()?;
         let status: serde_json::Value = serde_json::from_slice(&told.stdout)?;
         status["revision"].as_u64().context("revision")
     }
@@ -95,6 +99,12 @@ async fn enrol(binary: &str, socket: &str, dir: &Path, name: &str) -> Result<Nod
         held_revision: held.revision(),
         knock: None,
     };
-    Ok(Node { name: name.into(), dir: dir.into(), client: Client::new(appliances, Arc::new(signer)), trust, held, body })
+    Ok(Node {
+        name: name.into(),
+        dir: dir.into(),
+        client: Client::new(appliances, Arc::new(signer)),
+        trust,
+        held,
+        body,
+    })
 }
-

@@ -119,9 +119,9 @@ pub(crate) async fn lease(appliance: &Appliance, fleet: Vec<Node>, length: Durat
     }
     let mut queued = 0;
     while begun.elapsed() < length {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
         let due = completed.load(Ordering::Relaxed) - queued;
-        if due as usize >= count {
+        if due > 0 {
             queue(&mut operator, &names, due as usize).await?;
             queued += due;
         }

@@ -71,7 +71,7 @@ impl Leases {
     /// has taken its four hours since then by the wall clock; it is not extended beyond them.
     pub fn settle(&mut self, state: &State, now: Duration, wall: Millis) {
         self.open.retain(|(id, attempt), _| {
-            state.jobs.all.get(id).is_some_and(|job| *attempt > job.attempt && !job.phase.is_over())
+            state.jobs.get(id).is_some_and(|job| *attempt > job.attempt && !job.phase.is_over())
                 || state.jobs.is_open(*id, *attempt)
         });
         for (job, attempt, since) in state.jobs.open() {

@@ -56,7 +56,7 @@ impl Engine {
 
     /// Whether the end of the chain needs a checkpoint, taken if so. Gives the size of the state then.
     pub(super) async fn keep_checkpoint(&self, state_size: usize) -> Result<Option<usize>, StoreError> {
-        match self.machine.checkpoint_due(limits::CHECKPOINT, state_size) {
+        match self.machine.checkpoint_due(state_size) {
             None => Ok(None),
             Some(checkpoint) => self.on_store(move |store| store.keep_checkpoint(&checkpoint)).await.map(Some),
         }

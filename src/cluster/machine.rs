@@ -2,6 +2,7 @@
 
 use super::log::failed;
 use super::raft::{Applied, Entry, Outcome, Proposal, Types, entry_id, log_id};
+use crate::limits;
 use openraft::storage::{RaftStateMachine, Snapshot, SnapshotMeta};
 use openraft::{
     BasicNode, EntryPayload, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder, StorageError, StoredMembership,
@@ -74,10 +75,11 @@ impl Machine {
         (Arc::clone(&inner.state), inner.head)
     }
 
-    /// A checkpoint, if the journal since the last one has grown by `changes` and beyond the state itself.
-    pub(super) fn checkpoint_due(&self, changes: u64, state_size: usize) -> Option<Checkpoint> {
+    /// A checkpoint, if the journal since the last one has grown enough for a state of this size.
+    pub(super) fn checkpoint_due(&self, state_size: usize) -> Option<Checkpoint> {
         let mut inner = self.lock();
-        if inner.head.change.0 - inner.kept < changes || inner.bytes < state_size {
+        let changes = inner.head.change.0 - inner.kept;
+        if changes < limits::CHECKPOINT || inner.bytes < limits::CHECKPOINT_STATES.saturating_mul(state_size) {
             return None;
         }
         inner.kept = inner.head.change.0;

@@ -53,7 +53,7 @@ pub struct Change {
     pub request: Bytes,
     /// When the receipt may go.
     pub expires: Millis,
-    /// Rows that are kept with it, unless it is refused.
+    /// Rows that are kept with it, unless it is refused or changes nothing.
     pub rows: Vec<SideRow>,
 }
 
@@ -99,6 +99,9 @@ impl Appliance {
         let (kept, of) = (claim.clone(), request.clone());
         let finish = move |decided: &crate::cluster::Decided<'_>| {
             let answer = answer(decided.state);
+            if decided.change.is_none() {
+                rows.clear();
+            }
             match (&answer, kept) {
                 (Ok(answer), Some(claim)) if answer.status != NOTHING => {
                     rows.push(claim.receipt.keep(claim.seal(&of, answer, expires), expires));

@@ -1,8 +1,8 @@
 //! The gateway's calls about jobs: a lease, and what its holder says.
 //!
 //! A heartbeat and a line of a log move soft state alone. A completion is a change, judged in the writer's order; so is
-//! a lease. Both are answered again to the byte when their answer was lost: a lease by its `Idempotency-Key`, a
-//! completion by its token and attempt.
+//! a lease. Both are answered again to the byte when their answer was lost: a lease by its `Idempotency-Key`, from a
+//! receipt, for it has a secret in it; a completion from what the state has recorded of that token and attempt.
 
 use super::{Call, not_yours};
 use crate::authority::logs::truncated;
@@ -19,9 +19,8 @@ use axum::body::Bytes;
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, JobId, Millis, NodeId};
 use state::store::{RowKey, SideRow};
-use state::subject::jobs::{self, Job, Outcome, Phase};
+use state::subject::jobs::{self, Answered, Ended, Job, Outcome, Phase};
 use state::{Actor, Code, Role, State};
-use zeroize::Zeroizing;
 
 /// The side table of results.
 const RESULTS: &str = "results";
@@ -102,25 +101,23 @@ impl Call<'_> {
     pub(super) async fn complete(&self, id: JobId) -> Result<Answer, Refused> {
         let said: Completion = self.body()?;
         let token = secret_hash(&said.lease_token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
-        let of = Zeroizing::new([said.lease_token.as_bytes(), b" ", said.attempt.to_string().as_bytes()].concat());
-        let claim = Claim::by_content(self.node, &format!("complete {id}"), &of);
-        let request = Bytes::from(state::to_bytes(&(said.outcome, &said.result, &said.stuck)));
         let state = self.state();
-        let bytes = match self.checked(&state, id, &said) {
-            Ok(bytes) => bytes,
-            Err(refused) => {
-                // What was recorded stays answered, also when the job is not shown any more.
-                let repeated = self.appliance.repeated(&claim, &request).await;
-                return repeated.ok().flatten().ok_or(refused);
-            }
-        };
+        let job = state.jobs.get(&id).filter(|job| job.node == self.node).ok_or_else(not_yours)?;
+        let bytes = state::to_bytes(&said.result);
+        let result = Fingerprint::from_bytes(Sha256::digest(&bytes).into());
+        let answered = Answered { attempt: said.attempt, token, outcome: said.outcome, result };
+        if let Some(ended) = job.ended(&answered) {
+            // What was recorded stays answered, whatever would be thought of it now.
+            return Ok(recorded(id, ended));
+        }
+        check_result(&state, &said, bytes.len())?;
         let complete = jobs::Complete {
             certificate: self.client.certificate,
             job: id,
             token,
             attempt: said.attempt,
             outcome: said.outcome,
-            result: Fingerprint::from_bytes(Sha256::digest(&bytes).into()),
+            result,
             stuck: said.stuck.as_deref().map(|why| truncated(secrets::redacted(&state, why), jobs::STUCK)),
             live: false,
         };
@@ -129,40 +126,15 @@ impl Call<'_> {
             let live = judging.authority.soft().leases.live(id, complete.attempt, clock::boot());
             jobs::Command::Complete(Box::new(jobs::Complete { live, ..complete })).into()
         });
-        let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, Some(claim), request);
+        let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, None, Bytes::new());
         let life = u64::try_from(limits::RESULT_LIFE.as_millis()).expect("three months in milliseconds");
         let (key, expires) = (result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));
         change.rows.push(SideRow { key, value: bytes, expires });
-        let answer = self.appliance.change(change, move |state| {
-            let job = state.jobs.all.get(&id).ok_or_else(not_yours)?;
-            let status = job.phase.as_str().to_owned();
-            Ok(ok(&Recorded { id, status, attempt: said.attempt, revision: state.revision }))
+        let told = self.appliance.change(change, move |state| {
+            let ended = state.jobs.get(&id).and_then(|job| job.ended(&answered));
+            ended.map(|ended| recorded(id, ended)).ok_or_else(not_yours)
         });
-        answer.await.map_err(|refused| if refused.code == "conflict" { another() } else { refused })
-    }
-
-    /// The bytes of a result that may be kept.
-    fn checked(&self, state: &State, id: JobId, said: &Completion) -> Result<Vec<u8>, Refused> {
-        state.jobs.all.get(&id).filter(|job| job.node == self.node).ok_or_else(not_yours)?;
-        if !said.result.is_object() {
-            return Err(invalid("`result` is not an object"));
-        }
-        if said.stuck.is_some() && said.outcome != Outcome::Retryable {
-            return Err(invalid("`stuck` is given, and the outcome is not `retryable`"));
-        }
-        let bytes = state::to_bytes(&said.result);
-        if bytes.len() > limits::RESULT {
-            let detail = format!("the result has {} bytes, and {} are kept", bytes.len(), limits::RESULT);
-            return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
-        }
-        match secrets::in_result(state, &said.result) {
-            None => Ok(bytes),
-            Some(why) => {
-                let detail = format!("it has {why}");
-                let todo = "leave it out: results are kept, and shown to whoever may see the job";
-                Err(problem(422, Code::RefusedResult.as_str(), "the result was refused", detail, todo))
-            }
-        }
+        told.await
     }
 
     /// The job whose present lease the token proves.
@@ -174,8 +146,35 @@ impl Call<'_> {
     }
 }
 
+/// Refuses a completion that may not be kept. `length` is that of its result in bytes.
+fn check_result(state: &State, said: &Completion, length: usize) -> Result<(), Refused> {
+    if !said.result.is_object() {
+        return Err(invalid("`result` is not an object"));
+    }
+    if said.stuck.is_some() && said.outcome != Outcome::Retryable {
+        return Err(invalid("`stuck` is given, and the outcome is not `retryable`"));
+    }
+    if length > limits::RESULT {
+        let detail = format!("the result has {length} bytes, and {} are kept", limits::RESULT);
+        return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
+    }
+    match secrets::in_result(state, &said.result) {
+        None => Ok(()),
+        Some(why) => {
+            let detail = format!("it has {why}");
+            let todo = "leave it out: results are kept, and shown to whoever may see the job";
+            Err(problem(422, Code::RefusedResult.as_str(), "the result was refused", detail, todo))
+        }
+    }
+}
+
+fn recorded(id: JobId, ended: &Ended) -> Answer {
+    let Ended { answered, status, revision } = ended;
+    ok(&Recorded { id, status: status.clone(), attempt: answered.attempt, revision: *revision })
+}
+
 fn leased_by<'a>(state: &'a State, node: NodeId, token: &Fingerprint) -> Option<&'a Job> {
-    let leased = state.jobs.boards.get(&node)?.leased.iter().filter_map(|id| state.jobs.all.get(id));
+    let leased = state.jobs.boards.get(&node)?.leased.iter().filter_map(|id| state.jobs.get(id));
     leased.into_iter().find(|job| matches!(&job.phase, Phase::Leased { token: held, .. } if held == token))
 }
 
@@ -186,21 +185,16 @@ fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -
     let said: Vec<_> = asked.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
     let known: Vec<_> = board.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
     let silent = asked.lane == Some(jobs::Lane::Network) || said == known;
-    let can = |id: &JobId| state.jobs.all.get(id).is_some_and(|job| job.spec.is_for(&board.capabilities));
+    let can = |id: &JobId| state.jobs.get(id).is_some_and(|job| job.spec.is_for(&board.capabilities));
     let due = |(lane, due, id): &(jobs::Lane, Millis, JobId)| {
         asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at) && can(id)
     };
     let given =
-        |id: &JobId| state.jobs.all.get(id).is_some_and(|job| asked.lane.is_none_or(|asked| asked == job.spec.lane()));
+        |id: &JobId| state.jobs.get(id).is_some_and(|job| asked.lane.is_none_or(|asked| asked == job.spec.lane()));
     silent && !board.leased.iter().any(given) && !board.queued.iter().any(due)
 }
 
 pub(super) fn expired() -> Refused {
     let todo = "stop what belongs to that attempt";
     problem(409, Code::StaleLease.as_str(), "nothing was done for the job", "its lease has expired", todo)
-}
-
-fn another() -> Refused {
-    let (detail, todo) = ("that attempt was completed with another result", "stop what belongs to that attempt");
-    problem(409, Code::StaleLease.as_str(), "nothing was done for the job", detail, todo)
 }

@@ -106,7 +106,7 @@ fn attention(call: &Call, state: &State, soft: &crate::authority::Soft, conteste
 fn stuck(state: &State) -> Vec<String> {
     let boards = state.jobs.boards.values();
     let open = boards.flat_map(|board| board.queued.iter().map(|(_, _, id)| id).chain(&board.leased));
-    let jobs = open.filter_map(|id| state.jobs.all.get(id));
+    let jobs = open.filter_map(|id| state.jobs.get(id));
     let mut stuck = jobs.filter_map(|job| Some((job, job.stuck.as_ref()?, state.nodes.all.get(&job.node)?)));
     let told = stuck.by_ref().take(limits::STUCK_SHOWN).map(|(job, stuck, node)| {
         let (id, name, why) = (job.id, &node.name, &stuck.why);

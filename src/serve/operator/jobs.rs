@@ -12,7 +12,7 @@ use crate::wire::operator::{DrainNode, JobDetail, JobView, Jobs, LogLine, On, Re
 use crate::{entropy, limits};
 use state::model::{JobId, Millis, Name, Revision};
 use state::store::RowKey;
-use state::subject::jobs::{ATTEMPTS, Command, Job, Phase, Stuck, Wanted};
+use state::subject::jobs::{ATTEMPTS, Command, Ended, Job, Phase, Stuck, Wanted};
 use state::view::records::Liveness;
 use state::view::status::liveness;
 use state::{Context, State};
@@ -43,7 +43,7 @@ pub(super) async fn run(call: Call) -> Result<Answer, Refused> {
     let appliance = call.appliance.clone();
     call.change(Command::Submit { jobs }, move |state| {
         let soft = appliance.authority.soft();
-        let queued = ids.iter().filter_map(|id| state.jobs.all.get(id));
+        let queued = ids.iter().filter_map(|id| state.jobs.get(id));
         Ok(ok(&Jobs { schema: SCHEMA, jobs: queued.map(|job| view(state, &soft, job)).collect() }))
     })
     .await
@@ -133,8 +133,8 @@ fn detail(
     kept: &BTreeMap<RowKey, Vec<u8>>,
     id: JobId,
 ) -> Result<JobDetail, Refused> {
-    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref())).ok_or_else(|| unknown(id))?;
-    let results = job.results.iter().map(|answered| ResultView {
+    let job = state.jobs.get(&id).filter(|job| context.covers(job.org.as_ref())).ok_or_else(|| unknown(id))?;
+    let results = job.results.iter().map(|Ended { answered, .. }| ResultView {
         attempt: answered.attempt,
         outcome: answered.outcome,
         result: kept.get(&result_row(id, Some(answered.attempt))).and_then(|bytes| serde_json::from_slice(bytes).ok()),
@@ -279,12 +279,12 @@ fn waits(state: &State, job: &Job, not_before: Millis, context: &Context) -> Str
         );
     }
     let lane = job.spec.lane();
-    let same_lane = |id: &&JobId| state.jobs.all.get(*id).is_some_and(|other| other.spec.lane() == lane);
+    let same_lane = |id: &&JobId| state.jobs.get(id).is_some_and(|other| other.spec.lane() == lane);
     if let Some(other) = board.leased.iter().find(same_lane) {
         return format!("node `{name}` does one job of a lane at a time, and is at job {other}");
     }
     let before = board.queued.iter().filter(|(of, _, _)| *of == lane).take_while(|(_, _, id)| *id != job.id);
-    let takeable = |id: &JobId| state.jobs.all.get(id).is_some_and(|other| other.spec.is_for(&board.capabilities));
+    let takeable = |id: &JobId| state.jobs.get(id).is_some_and(|other| other.spec.is_for(&board.capabilities));
     let before = before.filter(|(_, _, id)| takeable(id)).count();
     match before {
         0 => format!("node `{name}` has not asked for it yet"),

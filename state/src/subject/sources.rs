@@ -206,7 +206,7 @@ pub fn leased<'a>(
 ) -> Result<(&'a Job, Source), Refusal> {
     let node = holder(state, certificate, now, trusted)?;
     let node = state.nodes.all.get(&node);
-    let source = node.and_then(|node| provenance(state, node, state.jobs.all.get(&id)?)).ok_or_else(|| {
+    let source = node.and_then(|node| provenance(state, node, state.jobs.get(&id)?)).ok_or_else(|| {
         Refusal::new(
             Code::NotFound,
             format!("there is no job {id}"),

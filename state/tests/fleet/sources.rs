@@ -94,7 +94,7 @@ fn a_source_is_for_the_holder_of_its_build_and_for_nobody_else() {
     let altered = |alter: Alter| {
         let mut state = fleet.state.clone();
         let mut altered = state.jobs.all[&job(1)].clone();
-        alter(&mut state, &mut altered);
+        alter(&mut state, std::sync::Arc::make_mut(&mut altered));
         state.jobs.all.insert(job(1), altered);
         code(&state, 1, 60)
     };

@@ -1,8 +1,9 @@
 //! What an event about jobs makes of the state.
 
-use super::{Event, Job, Jobs, Network, Phase, Stuck};
+use super::{Ended, Event, Job, Jobs, Network, Phase, Stuck};
 use crate::State;
 use crate::model::{JobId, Millis, NodeId};
+use std::sync::Arc;
 
 /// Ends all work of a node that departs: no other node can do it, and nobody will ask for it any more. What was wanted of
 /// its network stays: the machine may come back, and obeys no generation below the highest it has seen.
@@ -26,13 +27,13 @@ pub(crate) fn moved(jobs: &mut Jobs, node: NodeId) {
     let Some(board) = jobs.boards.get(&node) else { return };
     for id in board.queued.iter().map(|(_, _, id)| id).chain(&board.leased) {
         if let Some(job) = jobs.all.get_mut(id) {
-            job.stuck = None;
+            Arc::make_mut(job).stuck = None;
         }
     }
 }
 
 pub(crate) fn apply(state: &mut State, event: &Event) {
-    let at = state.at;
+    let (at, revision) = (state.at, state.revision);
     let jobs = &mut state.jobs;
     match event {
         Event::Submitted { job, org, by, binding } => {
@@ -57,14 +58,15 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
             if let Some(wanted) = job.spec.wants().filter(|_| binding.generation > network.generation) {
                 *network = Network { generation: binding.generation, wanted };
             }
-            jobs.all.insert(job.id, job);
+            jobs.all.insert(job.id, Arc::new(job));
         }
         Event::Leased { job, attempt, token } => jobs.turn(*job, at, |job| {
             job.attempt = *attempt;
             Phase::Leased { token: *token, since: at }
         }),
         Event::Completed { job, answered, phase, stuck } => jobs.turn(*job, at, |job| {
-            job.results.push(answered.clone());
+            let status = phase.as_str().to_owned();
+            job.results.push(Ended { answered: answered.clone(), status, revision });
             job.stuck = stuck.clone().map(|why| Stuck { attempt: answered.attempt, why });
             job.attempts += u32::from(stuck.is_some());
             phase.clone()
@@ -72,7 +74,7 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
         Event::Expired { job, attempt: _, phase } => jobs.turn(*job, at, |_| phase.clone()),
         Event::CancelAsked { job } => {
             if let Some(job) = jobs.all.get_mut(job) {
-                job.cancel = true;
+                Arc::make_mut(job).cancel = true;
             }
         }
         Event::Cancelled { job } => jobs.turn(*job, at, |_| Phase::Cancelled),
@@ -109,14 +111,15 @@ pub(crate) fn apply(state: &mut State, event: &Event) {
 impl Jobs {
     /// Gives a job another phase, with every list that it stands in.
     fn turn(&mut self, id: JobId, at: Millis, next: impl FnOnce(&mut Job) -> Phase) {
-        let Some(mut job) = self.all.get(&id).cloned() else { return };
-        self.unlist(&job);
-        job.phase = next(&mut job);
+        let Some(mut shared) = self.all.get(&id).cloned() else { return };
+        self.unlist(&shared);
+        let job = Arc::make_mut(&mut shared);
+        job.phase = next(job);
         let over = job.phase.is_over();
         job.completed_at = over.then_some(at);
         job.cancel &= !over;
-        self.list(&job);
-        self.all.insert(id, job);
+        self.list(job);
+        self.all.insert(id, shared);
     }
 
     fn list(&mut self, job: &Job) {

@@ -18,6 +18,7 @@ use crate::model::{Fingerprint, JobId, Millis, Name, NodeId, Revision};
 use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How often a job may be tried where nothing else was said: transient faults pass, and a fault that stays is shown.
 pub const ATTEMPTS: u32 = 5;
@@ -208,10 +209,17 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel: bool,
     /// What came of its attempts, oldest first. Nothing is ever taken out.
-    pub results: Vec<Answered>,
+    pub results: Vec<Ended>,
     /// When it was over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Millis>,
+}
+
+impl Job {
+    /// The attempt for which exactly this was answered.
+    pub fn ended(&self, answered: &Answered) -> Option<&Ended> {
+        self.results.iter().find(|ended| ended.answered == *answered)
+    }
 }
 
 /// Something of a job that its node cannot end. No attempt is begun beside it.
@@ -290,6 +298,18 @@ pub struct Answered {
     pub result: Fingerprint,
 }
 
+/// An attempt that its node answered for, as it was recorded. Whoever says the same again is told this again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// What the node answered.
+    #[serde(flatten)]
+    pub answered: Answered,
+    /// The word for what became of the job then, see [`Phase::as_str`].
+    pub status: String,
+    /// The change that recorded it.
+    pub revision: Revision,
+}
+
 /// What a node has to do, and whether it is given any of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Board {
@@ -321,8 +341,8 @@ pub struct Drain {
 /// This subject's part of the state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Jobs {
-    /// By id.
-    pub all: OrdMap<JobId, Job>,
+    /// By id. Shared with the states before: the map is copied in leaves of many jobs, and a job is full of strings.
+    pub all: OrdMap<JobId, Arc<Job>>,
     /// By node. Nodes without any are left out.
     pub boards: OrdMap<NodeId, Board>,
     /// Jobs that are over, the oldest first.
@@ -330,10 +350,15 @@ pub struct Jobs {
 }
 
 impl Jobs {
+    /// A job.
+    pub fn get(&self, id: &JobId) -> Option<&Job> {
+        self.all.get(id).map(Arc::as_ref)
+    }
+
     /// The jobs that are leased, each with its attempt and when that was leased.
     pub fn open(&self) -> impl Iterator<Item = (JobId, u32, Millis)> {
         let leased = self.boards.values().flat_map(|board| board.leased.iter());
-        leased.filter_map(|id| self.all.get(id)).filter_map(|job| match job.phase {
+        leased.filter_map(|id| self.get(id)).filter_map(|job| match job.phase {
             Phase::Leased { since, .. } => Some((job.id, job.attempt, since)),
             Phase::Queued { .. }
             | Phase::Succeeded
@@ -345,7 +370,7 @@ impl Jobs {
 
     /// Whether this attempt at a job is leased.
     pub fn is_open(&self, id: JobId, attempt: u32) -> bool {
-        let job = self.all.get(&id).filter(|job| job.attempt == attempt);
+        let job = self.get(&id).filter(|job| job.attempt == attempt);
         job.is_some_and(|job| matches!(job.phase, Phase::Leased { .. }))
     }
 
@@ -356,7 +381,7 @@ impl Jobs {
             let waiting = board.queued.iter().map(|(_, _, id)| id);
             waiting.chain(&board.leased).chain(board.finished.iter().map(|(_, id)| id))
         });
-        ids.filter_map(|id| self.all.get(id))
+        ids.filter_map(|id| self.get(id))
     }
 }
 

@@ -180,12 +180,12 @@ fn decide_lease(state: &State, lease: Lease, context: &Context) -> Decision {
     let firsts = lanes.into_iter().filter_map(|lane| {
         let from = (lane, Millis(0), JobId(uuid::Uuid::nil()));
         let waiting = board.queued.range(from..).take_while(|(of, _, _)| *of == lane);
-        let can = |id: &JobId| state.jobs.all.get(id).is_some_and(|job| job.spec.is_for(&capabilities));
+        let can = |id: &JobId| state.jobs.get(id).is_some_and(|job| job.spec.is_for(&capabilities));
         waiting.map(|(_, due, id)| (*due, *id)).find(|(_, id)| can(id))
     });
     // A clock that is not to be believed must not keep work back: a pause is a courtesy.
     let due = firsts.min().filter(|(due, _)| *due <= context.now || !context.clock_trusted);
-    if let Some(job) = due.and_then(|(_, id)| state.jobs.all.get(&id)) {
+    if let Some(job) = due.and_then(|(_, id)| state.jobs.get(&id)) {
         events.push(Event::Leased { job: job.id, attempt: job.attempt + 1, token: lease.token }.into());
     }
     Ok(events)
@@ -207,7 +207,7 @@ fn decide_complete(state: &State, complete: Complete, context: &Context) -> Deci
     let node = holder(state, &certificate, context.now, context.clock_trusted)?;
     let job = own(state, node, id)?;
     let answered = Answered { attempt, token, outcome, result };
-    if job.results.contains(&answered) {
+    if job.ended(&answered).is_some() {
         return Ok(Vec::new());
     }
     check_lease(state, job, &token)?;
@@ -255,7 +255,7 @@ fn decide_reap(state: &State, expired: &[(JobId, u32)], context: &Context) -> Ve
     let mut events: Vec<crate::Event> = Vec::new();
     for (id, attempt) in expired {
         let open = state.jobs.is_open(*id, *attempt);
-        let Some(job) = state.jobs.all.get(id).filter(|_| open) else { continue };
+        let Some(job) = state.jobs.get(id).filter(|_| open) else { continue };
         let phase = match state.jobs.superseded_by(job) {
             Some(generation) => Phase::Superseded { generation },
             None if job.cancel => Phase::Cancelled,
@@ -342,13 +342,13 @@ fn decide_retry(state: &State, id: JobId, context: &Context) -> Decision {
 
 /// The job, if the actor may know of it.
 fn find_job<'a>(state: &'a State, id: JobId, context: &Context) -> Result<&'a Job, Refusal> {
-    let job = state.jobs.all.get(&id).filter(|job| context.covers(job.org.as_ref()));
+    let job = state.jobs.get(&id).filter(|job| context.covers(job.org.as_ref()));
     job.ok_or_else(|| not_found(id, "`holdfast job ls` shows the jobs there are"))
 }
 
 /// The job, if it is this node's.
 fn own(state: &State, node: NodeId, id: JobId) -> Result<&Job, Refusal> {
-    let job = state.jobs.all.get(&id).filter(|job| job.node == node);
+    let job = state.jobs.get(&id).filter(|job| job.node == node);
     job.ok_or_else(|| not_found(id, "stop what belongs to it"))
 }
 
