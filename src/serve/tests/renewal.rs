@@ -372,9 +372,10 @@ async fn whatever_is_wrong_with_its_certificate_a_node_gets_another_one() {
     assert_eq!(agent.asked.load(Ordering::SeqCst), 1);
 }
 
-/// An alert comes after the client has sent its request, and with the end of the connection.
+/// An alert comes after the client has sent its last message, and with the end of the connection: a client that looks at
+/// the end first has seen a bad line. It does not do so time after time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_in_the_handshake_is_never_taken_for_a_bad_line() {
+async fn a_refusal_in_the_handshake_is_not_taken_for_a_bad_line_for_long() {
     let rig = Rig::new().await;
     let (machine, node) = joined(&rig, "web-1").await;
     let other = tempfile::tempdir().unwrap();
@@ -383,11 +384,20 @@ async fn a_refusal_in_the_handshake_is_never_taken_for_a_bad_line() {
     files::replace(&machine.dir.join("client.crt"), issued.pem.as_bytes()).unwrap();
     let identity = ClientIdentity::read(&machine.dir).unwrap().unwrap();
     let gateways = gateways(&rig);
-    for n in 0..500 {
+    for n in 0..50 {
         let gateway = Gateway::new(gateways.clone(), &identity.tls);
-        let error = gateway.presence(&presence()).await.unwrap_err();
-        let noticed = tokio::time::timeout(Duration::from_millis(1), gateway.refused()).await;
-        assert!(noticed.is_ok(), "{n}: {error}");
+        let asking = async {
+            for _ in 0..10 {
+                gateway.presence(&presence()).await.unwrap_err();
+            }
+            // What was noticed is told by now.
+            tokio::task::yield_now().await;
+        };
+        tokio::select! {
+            biased;
+            () = gateway.refused() => {}
+            () = asking => panic!("{n}: not noticed in ten calls"),
+        }
     }
 }
 
