@@ -11,12 +11,12 @@ use crate::listen::stop::Stop;
 use crate::serve::appliance::{Appliance, Change, now};
 use crate::serve::gate::Place;
 use crate::serve::http::{Received, json, number, ok, refuse, respond};
+use crate::serve::route::{self, Route};
 use crate::serve::watch;
 use crate::wire::peers::{CertificateBody, LeaveBody, RegisterBody};
 use axum::Router;
 use axum::extract::{Extension, Path, Request, State as Shared};
 use axum::response::Response;
-use axum::routing::{delete, get, post};
 use state::model::{NodeId, Revision, SigningKey};
 use state::{Actor, Role, State};
 use std::sync::Arc;
@@ -29,18 +29,21 @@ pub struct Mesh {
 }
 
 /// The routes of the mesh listener.
+pub(super) fn routes() -> Vec<Route<Mesh>> {
+    vec![
+        Route::post("/v1/enroll", enrol),
+        Route::post("/v1/peers/register", register),
+        Route::get("/v1/peers", peers),
+        Route::get("/v1/peers/watch", watching),
+        Route::post("/v1/peers/certificate", certificate),
+        Route::delete("/v1/peers/{id}", leave),
+        Route::get("/health", health),
+    ]
+}
+
+/// What serves them.
 pub fn router(appliance: Arc<Appliance>, stop: Stop) -> Router {
-    Router::new()
-        .route("/v1/enroll", post(enrol))
-        .route("/v1/peers/register", post(register))
-        .route("/v1/peers", get(peers))
-        .route("/v1/peers/watch", get(watching))
-        .route("/v1/peers/certificate", post(certificate))
-        .route("/v1/peers/{id}", delete(leave))
-        .route("/health", get(health))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_route)
-        .with_state(Mesh { appliance, stop })
+    route::router(routes(), Mesh { appliance, stop })
 }
 
 /// Whether the process answers at all.

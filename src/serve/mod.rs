@@ -13,6 +13,7 @@ pub mod observed;
 pub mod operator;
 mod own_node;
 mod page;
+mod route;
 mod run;
 pub mod scrub;
 pub mod sources;

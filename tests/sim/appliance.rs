@@ -159,9 +159,9 @@ impl Appliance {
         let request = match wish {
             Wish::Operator(command) => return drop(self.decided(now, chance, command, batch)),
             Wish::Reap => {
-                // Whoever could stop its work in time has: told or not.
-                watch.looks(now, agents.iter());
                 let expired = self.leases.expired(now);
+                let open = expired.iter().filter(|(job, attempt)| batch.state.jobs.is_open(*job, *attempt));
+                open.for_each(|lease| watch.given_back(*lease, now, agents.iter()));
                 return drop(self.decided(now, chance, Command::Reap { expired }.into(), batch));
             }
             Wish::Ask(request) => request,

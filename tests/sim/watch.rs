@@ -300,6 +300,14 @@ impl Watch {
         }
     }
 
+    /// A lease ends by itself: not before its end, and whoever could stop its work in time has, told or not.
+    pub(crate) fn given_back<'a>(&self, work: (JobId, u32), now: Duration, agents: impl Iterator<Item = &'a Agent>) {
+        let end = self.ends[&work];
+        assert!(end <= now, "attempt {} of {} is given back at {now:?}, before its end at {end:?}", work.1, work.0);
+        let runs = agents.flat_map(|agent| agent.answerable(now)).any(|running| running == work);
+        assert!(!runs, "attempt {} of {} is given back while it runs", work.1, work.0);
+    }
+
     /// What has expired is given back soon by a primary that is up.
     pub(crate) fn reaps(&self, now: Duration) {
         let held = self.leased.iter().filter(|(job, attempt)| {

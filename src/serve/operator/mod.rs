@@ -16,10 +16,9 @@ use crate::cluster::Wish;
 use crate::listen::LocalPeer;
 use crate::serve::appliance::{Appliance, Change};
 use crate::serve::http::{Received, respond};
-use crate::serve::mesh::no_route;
+use crate::serve::route::{self, Route};
 use axum::Router;
 use axum::extract::{Extension, Path, Request, State as Shared};
-use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use state::model::{JobId, Name};
 use state::{Actor, Context, Role, State};
@@ -77,30 +76,36 @@ struct Call {
 }
 
 /// The routes of the operator socket.
+pub(super) fn routes() -> Vec<Route<Arc<Appliance>>> {
+    vec![
+        Route::get("/v1/nodes", plain!(nodes::list)),
+        Route::post("/v1/nodes", plain!(nodes::add)),
+        Route::get("/v1/nodes/{name}", named!(nodes::show)),
+        Route::delete("/v1/nodes/{name}", named!(nodes::remove)),
+        Route::post("/v1/nodes/{name}/token", named!(nodes::token)),
+        Route::post("/v1/nodes/{name}/replace", named!(nodes::replace)),
+        Route::post("/v1/nodes/{name}/drain", named!(jobs::drain)),
+        Route::post("/v1/nodes/{name}/undrain", named!(jobs::undrain)),
+        Route::get("/v1/jobs", plain!(jobs::list)),
+        Route::post("/v1/jobs", plain!(jobs::run)),
+        Route::get("/v1/jobs/{id}", of_job!(jobs::show)),
+        Route::post("/v1/jobs/{id}/cancel", of_job!(jobs::cancel)),
+        Route::post("/v1/jobs/{id}/retry", of_job!(jobs::retry)),
+        Route::post("/v1/sources", sources::store),
+        Route::get("/v1/pending", plain!(admission::pending)),
+        Route::post("/v1/admission/admit", plain!(admission::admit)),
+        Route::post("/v1/admission/revoke", plain!(admission::revoke)),
+        Route::post("/v1/admission/tokens", plain!(admission::token)),
+        Route::get("/v1/mesh", plain!(fleet::mesh)),
+        Route::get("/v1/status", plain!(fleet::status)),
+        Route::get("/v1/journal", plain!(journal::page)),
+        Route::get("/v1/journal/verify", plain!(journal::verify)),
+    ]
+}
+
+/// What serves them.
 pub fn router(appliance: Arc<Appliance>) -> Router {
-    Router::new()
-        .route("/v1/nodes", get(plain!(nodes::list)).post(plain!(nodes::add)))
-        .route("/v1/nodes/{name}", get(named!(nodes::show)).delete(named!(nodes::remove)))
-        .route("/v1/nodes/{name}/token", post(named!(nodes::token)))
-        .route("/v1/nodes/{name}/replace", post(named!(nodes::replace)))
-        .route("/v1/nodes/{name}/drain", post(named!(jobs::drain)))
-        .route("/v1/nodes/{name}/undrain", post(named!(jobs::undrain)))
-        .route("/v1/jobs", get(plain!(jobs::list)).post(plain!(jobs::run)))
-        .route("/v1/jobs/{id}", get(of_job!(jobs::show)))
-        .route("/v1/jobs/{id}/cancel", post(of_job!(jobs::cancel)))
-        .route("/v1/jobs/{id}/retry", post(of_job!(jobs::retry)))
-        .route("/v1/sources", post(sources::store))
-        .route("/v1/pending", get(plain!(admission::pending)))
-        .route("/v1/admission/admit", post(plain!(admission::admit)))
-        .route("/v1/admission/revoke", post(plain!(admission::revoke)))
-        .route("/v1/admission/tokens", post(plain!(admission::token)))
-        .route("/v1/mesh", get(plain!(fleet::mesh)))
-        .route("/v1/status", get(plain!(fleet::status)))
-        .route("/v1/journal", get(plain!(journal::page)))
-        .route("/v1/journal/verify", get(plain!(journal::verify)))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_route)
-        .with_state(appliance)
+    route::router(routes(), appliance)
 }
 
 impl Call {

@@ -5,13 +5,11 @@ use crate::authority::receipt::Answer;
 use crate::authority::refusal::{Refused, problem};
 use crate::limits;
 use crate::listen::LocalPeer;
-use crate::serve::appliance::{Appliance, Change};
+use crate::serve::appliance::Appliance;
 use crate::serve::http::{Received, ok, respond};
 use crate::wire::operator::{SCHEMA, StoredSource};
-use axum::body::Bytes;
 use axum::extract::{Extension, Request, State as Shared};
 use axum::response::Response;
-use state::Role;
 use state::subject::sources::Command;
 use std::sync::Arc;
 
@@ -22,7 +20,7 @@ pub(super) async fn store(
 ) -> Response {
     let _alone = appliance.sources.alone().await;
     let received = Received::read_up_to(limits::SOURCE, request).await;
-    respond(stored(Call { appliance: appliance.clone(), peer, received }).await)
+    respond(Call { appliance: appliance.clone(), peer, received }.once(stored).await)
 }
 
 async fn stored(call: Call) -> Result<Answer, Refused> {
@@ -31,12 +29,9 @@ async fn stored(call: Call) -> Result<Answer, Refused> {
         problem(413, "too_large", "the source was not stored", detail, "leave out what is not built from")
     })?;
     let source = call.appliance.sources.keep(archive).await?;
-    // The same bytes are the same source: to hand them over again needs no receipt.
-    let change = Change::new(Command::Store { source }, call.actor(), Role::Admin, None, Bytes::new());
-    call.appliance
-        .change(change, move |state| {
-            let held = state.sources.of(&source.sha256, None).map_or(source, |held| held.source);
-            Ok(ok(&StoredSource { schema: SCHEMA, source: held }))
-        })
-        .await
+    call.change(Command::Store { source }, move |state| {
+        let held = state.sources.of(&source.sha256, None).map_or(source, |held| held.source);
+        Ok(ok(&StoredSource { schema: SCHEMA, source: held }))
+    })
+    .await
 }

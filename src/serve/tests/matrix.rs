@@ -1,12 +1,20 @@
-//! Every route of the gateway × everybody who may knock × somebody else's job. A new route does not compile until it is
-//! classified here.
+//! Every route of every listener × everybody who may knock × somebody else's object. A new route does not compile, or
+//! fails, until it is classified here.
 
 use super::jobs::LEASE;
 use super::rig::*;
 use crate::serve::gateway::Route;
+use crate::serve::{mesh, operator};
+use crate::tasks;
+use crate::wire::peers::{CertificateBody, LeaveBody};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use state::model::JobId;
+use state::model::{FleetId, JobId, Name, NodeId};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 /// What a route is about.
 enum About {
@@ -95,4 +103,139 @@ async fn every_route_answers_its_own_and_tells_others_nothing() {
             assert!(matches!(said.status().as_u16(), 404 | 405), "{method} {route:?}");
         }
     }
+}
+
+/// What a route of the mesh listener is about.
+enum Asks {
+    /// Whoever knocks may ask; enrolling takes a token.
+    Open,
+    /// The node that signs, and nobody but it.
+    Node,
+}
+
+fn asks(method: &str, path: &str) -> Asks {
+    match (method, path) {
+        ("GET", "/health") | ("POST", "/v1/enroll") => Asks::Open,
+        ("GET", "/v1/peers" | "/v1/peers/watch")
+        | ("POST", "/v1/peers/register" | "/v1/peers/certificate")
+        | ("DELETE", "/v1/peers/{id}") => Asks::Node,
+        other => panic!("{other:?} is not classified"),
+    }
+}
+
+/// A good body for a route of the mesh listener, about this node.
+fn mesh_body(machine: &mut Machine, path: &str, fleet: FleetId, node: NodeId) -> Vec<u8> {
+    let body = machine.register_body(fleet);
+    match path {
+        "/v1/peers/register" => state::to_bytes(&body),
+        "/v1/peers/certificate" => {
+            let certificate_request = STANDARD.encode(machine.csr());
+            state::to_bytes(&CertificateBody { envelope: body.envelope, certificate_request })
+        }
+        "/v1/peers/{id}" => state::to_bytes(&LeaveBody { envelope: body.envelope, node }),
+        _ => Vec::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_route_of_the_mesh_does_anything_for_who_is_not_its_node() {
+    let rig = Rig::new().await;
+    let (owner, mut other, revoked) = (rig.joined("web-1").await, rig.joined("web-2").await, rig.joined("web-3").await);
+    let state = rig.appliance.handle.state();
+    let (fleet, node) = (state.fleet().unwrap().id, state.nodes.by_name[&Name::new("web-1").unwrap()]);
+    assert_eq!(rig.operator("POST", "/v1/admission/revoke", &json!({"who": "web-3"}), None).await.0, 200);
+    let before = rig.revision();
+    // A key that nobody knows, without a bearer and with a stolen one; a node with another's bearer; one that was revoked.
+    let (stranger, mut thief) = (rig.machine(), rig.machine());
+    thief.bearer.clone_from(&owner.bearer);
+    let mut borrower = rig.joined("web-4").await;
+    borrower.bearer.clone_from(&owner.bearer);
+    let after = rig.revision();
+    let mut knocking = [stranger, thief, borrower, revoked];
+    for route in mesh::routes() {
+        let Asks::Node = asks(route.method.as_str(), route.path) else { continue };
+        let path = route.path.replace("{id}", &node.to_string());
+        for (n, machine) in knocking.iter_mut().enumerate() {
+            let body = mesh_body(machine, route.path, fleet, node);
+            let said = machine.send(route.method.as_str(), &path, body, Some(&idempotency())).await;
+            assert!(matches!(said.0, 401 | 403), "{path} for {n}: {said:?}");
+        }
+        // Unsigned, and with nothing at all.
+        let bare = rig.client().request(route.method.clone(), rig.url(&path)).send().await.unwrap();
+        assert_eq!(bare.status().as_u16(), 401, "{path}");
+    }
+    // Somebody else's, whether there is such a node or not.
+    let mut told = BTreeSet::new();
+    for whose in [node, NodeId(uuid::Uuid::from_u128(77))] {
+        let body = mesh_body(&mut other, "/v1/peers/{id}", fleet, whose);
+        let said = other.send("DELETE", &format!("/v1/peers/{whose}"), body, Some(&idempotency())).await;
+        assert_eq!(code(&said), (403, "wrong_key".into()));
+        told.insert(said);
+    }
+    assert_eq!(told.len(), 1, "the refusal says nothing about the node");
+    assert_eq!(rig.revision(), after, "refusals write nothing");
+    assert_eq!(after.0, before.0 + 2, "a token and a joining in between");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_listener_answers_for_another() {
+    let rig = Rig::new().await;
+    let node = rig.joined("web-1").await;
+    let gateway = rig.gateway_client(&node);
+    let before = rig.revision();
+    let of_operator: Vec<_> = operator::routes().into_iter().map(|route| (route.method, route.path)).collect();
+    let of_mesh: Vec<_> = mesh::routes().into_iter().map(|route| (route.method, route.path)).collect();
+    let of_gateway: Vec<_> = Route::ALL.into_iter().map(|route| (http::Method::POST, route.path())).collect();
+    let filled = |path: &str| path.replace("{id}", &uuid::Uuid::nil().to_string()).replace("{name}", "web-1");
+    for (method, path) in of_operator.iter().chain(&of_mesh) {
+        let said = gateway.request(method.clone(), rig.gateway_url(&filled(path))).body("{}").send().await.unwrap();
+        assert_eq!(said.status().as_u16(), 404, "{method} {path} at the gateway");
+    }
+    for (method, path) in of_operator.iter().chain(&of_gateway) {
+        let said = node.send(method.as_str(), &filled(path), b"{}".to_vec(), Some(&idempotency())).await;
+        assert_eq!(code(&said), (404, "not_found".into()), "{method} {path} at the mesh listener");
+    }
+    for (method, path) in of_mesh.iter().chain(&of_gateway) {
+        let said = rig.operator(method.as_str(), &filled(path), &json!({}), None).await;
+        assert_eq!(code(&said), (404, "not_found".into()), "{method} {path} at the operator's socket");
+    }
+    assert_eq!(rig.revision(), before);
+}
+
+/// Neither root nor the appliance's own user: whatever it asks, the socket says nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_socket_says_nothing_to_other_users() {
+    let rig = Rig::new().await;
+    rig.joined("web-1").await;
+    let (socket, before) = (rig.state_dir().join("operator.sock"), rig.revision());
+    for open in socket.ancestors().take(3) {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let own = rustix::process::geteuid();
+    assert!(own.is_root(), "this test becomes another user, for which it must be root");
+    for route in operator::routes() {
+        let (method, socket) = (route.method.to_string(), socket.clone());
+        let path = route.path.replace("{name}", "web-1").replace("{id}", &uuid::Uuid::nil().to_string());
+        let said = tasks::blocking(move || {
+            // This thread alone becomes somebody else, and ends.
+            let asking = std::thread::scope(|scope| {
+                let nobody = scope.spawn(|| -> std::io::Result<Vec<u8>> {
+                    rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534))?;
+                    let mut stream = UnixStream::connect(&socket)?;
+                    let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{{}}");
+                    // The other end may be gone already.
+                    let _ = stream.write_all(head.as_bytes());
+                    let mut said = Vec::new();
+                    match stream.read_to_end(&mut said) {
+                        Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => Err(error),
+                        Ok(_) | Err(_) => Ok(said),
+                    }
+                });
+                nobody.join()
+            });
+            asking.expect("the thread ends").expect("the socket takes the connection")
+        });
+        assert_eq!(said.await, b"", "{} {}", route.method, route.path);
+    }
+    assert_eq!(rig.revision(), before);
 }

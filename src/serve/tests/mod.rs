@@ -4,6 +4,7 @@ mod changes;
 mod gateway;
 mod hostile;
 mod jobs;
+mod lost;
 mod matrix;
 mod renewal;
 mod rig;

@@ -35,8 +35,8 @@ pub(super) struct Rig {
     pub(super) address: SocketAddr,
     pub(super) gateway: SocketAddr,
     socket: PathBuf,
-    _stopper: Stopper,
-    _lock: crate::files::Lock,
+    stopper: Stopper,
+    lock: crate::files::Lock,
     dir: tempfile::TempDir,
 }
 
@@ -56,6 +56,22 @@ impl Rig {
     /// One whose sources are delivered in another way.
     pub(super) async fn with_sources(sources: impl FnOnce(&Path) -> Sources) -> Self {
         Self::open(tempfile::tempdir().unwrap(), limits::CERTIFICATE_LIFE, sources).await
+    }
+
+    /// The same appliance after its process has ended and started again: at other ports, with nothing in its memory.
+    pub(super) async fn started_again(self) -> Self {
+        let Self { appliance, stopper, lock, socket, dir, .. } = self;
+        stopper.stop();
+        let deadline = clock::boot() + std::time::Duration::from_secs(20);
+        while Arc::strong_count(&appliance) > 1 {
+            assert!(clock::boot() < deadline, "something of the appliance goes on");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let Some(Appliance { handle, .. }) = Arc::into_inner(appliance) else { panic!("it is held once") };
+        handle.close().await;
+        drop(lock);
+        std::fs::remove_file(socket).unwrap();
+        Self::open(dir, limits::CERTIFICATE_LIFE, sources_of).await
     }
 
     /// One whose journal ends so long from now: its clock is behind.
@@ -96,7 +112,16 @@ impl Rig {
         let advertise = Some(vec!["198.51.100.2".parse().unwrap()]);
         let fleet = Some(Name::new("lab").unwrap());
         let config = resolve(Settings { advertise, fleet, ..Settings::default() }, None).unwrap();
-        found::open(state, &config, &state.join("recovery.txt")).await.unwrap()
+        let deadline = clock::boot() + std::time::Duration::from_secs(20);
+        loop {
+            match found::open(state, &config, &state.join("recovery.txt")).await {
+                Ok(opened) => return opened,
+                // The engine of a former start lets go of its file a moment after its last user has.
+                Err(error) => assert!(format!("{error:#}").contains("open already"), "{error:#}"),
+            }
+            assert!(clock::boot() < deadline, "a former start still holds the store");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     async fn open(dir: tempfile::TempDir, life: std::time::Duration, sources: impl FnOnce(&Path) -> Sources) -> Self {
@@ -152,13 +177,17 @@ impl Rig {
         let socket = state.join("operator.sock");
         let local = tokio::net::UnixListener::bind(&socket).unwrap();
         tasks::spawn("operator", listen::serve_local(local, operator::router(appliance.clone()), stop.clone()));
-        Self { appliance, address, gateway, socket, _stopper: stopper, _lock: opened.lock, dir }
+        Self { appliance, address, gateway, socket, stopper, lock: opened.lock, dir }
+    }
+
+    /// A client of the operator socket, with its own connections.
+    pub(super) fn operator_client(&self) -> reqwest::Client {
+        reqwest::Client::builder().unix_socket(self.socket.clone()).build().unwrap()
     }
 
     /// What an operator is told.
     pub(super) async fn operator<T: Serialize>(&self, method: &str, path: &str, body: &T, key: Option<&str>) -> Said {
-        let http = reqwest::Client::builder().unix_socket(self.socket.clone()).build().unwrap();
-        let mut request = http.request(method.parse().unwrap(), format!("http://appliance{path}"));
+        let mut request = self.operator_client().request(method.parse().unwrap(), format!("http://appliance{path}"));
         if method != "GET" {
             request = request.body(serde_json::to_vec(body).unwrap());
         }
@@ -368,6 +397,10 @@ impl Rig {
             .unwrap()
     }
 
+    pub(super) fn gateway_url(&self, path: &str) -> String {
+        format!("https://appliance.test:{}{path}", self.gateway.port())
+    }
+
     /// What the gateway says.
     pub(super) async fn ask(&self, http: &reqwest::Client, path: &str, body: Vec<u8>) -> Said {
         self.ask_with(http, path, body, None).await
@@ -375,7 +408,7 @@ impl Rig {
 
     /// What the gateway says to a call with an `Idempotency-Key`.
     pub(super) async fn ask_with(&self, http: &reqwest::Client, path: &str, body: Vec<u8>, key: Option<&str>) -> Said {
-        let mut request = http.post(format!("https://appliance.test:{}{path}", self.gateway.port())).body(body);
+        let mut request = http.post(self.gateway_url(path)).body(body);
         if let Some(key) = key {
             request = request.header(HEADER_IDEMPOTENCY, key);
         }
