@@ -365,14 +365,14 @@ impl Lane {
                 let result = json!({ "error": "the agent was stopped before it was done" });
                 self.answer(at, Finish { outcome: Outcome::Retryable, result }, out);
             }
-            (Some(Step::Working | Step::Cancelling), Err(why)) => self.stuck(at, why, out),
+            (Some(Step::Beginning | Step::Working | Step::Cancelling), Err(why)) => self.stuck(at, why, out),
             (None, Ok(())) => self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance), out),
             // With something still running nothing is handed back: the lease ends, and the next attempt looks again.
             (None | Some(Step::Stopping), Err(why)) => {
                 out.push(Output::Error(format!("work in the {} lane cannot be ended: {why}", self.name())));
                 self.idle(at.boot + jittered(limits::LEASE_POLL, at.chance), out);
             }
-            (Some(Step::Beginning | Step::Working | Step::Completing(_) | Step::Confessing(_)), _) => {}
+            (Some(Step::Beginning | Step::Working), Ok(())) | (Some(Step::Completing(_) | Step::Confessing(_)), _) => {}
         }
     }
 

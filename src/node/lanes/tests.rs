@@ -400,6 +400,12 @@ fn work_that_ends_as_it_is_told_to_is_seen_to_have_ended() {
     // What it started and left cannot be ended.
     let left = Bench::working(Which::Workload).put(Input::Killed(Err("state D".into())));
     assert!(left[0].starts_with("ERROR") && left[1] == "stuck state D", "{left:?}");
+    // The same before it was seen to begin.
+    let mut beginning = Bench::new(Which::Workload);
+    beginning.put(Input::Tick);
+    beginning.leased(leased(Which::Workload));
+    let left = beginning.put(Input::Killed(Err("lost sight of".into())));
+    assert!(left[0].starts_with("ERROR") && left[1] == "stuck lost sight of", "{left:?}");
 }
 
 #[test]
