@@ -51,8 +51,19 @@ mod tests {
         let file = dir.path().join("pid");
         let script = format!("echo $$ > {}; exec sleep 600", file.display());
         let line = ["sh", "-c", &script];
-        assert!(tokio::time::timeout(std::time::Duration::from_millis(500), run(&line, "")).await.is_err());
-        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let pid = async {
+            loop {
+                let told = std::fs::read_to_string(&file).ok();
+                match told.and_then(|text| text.strip_suffix('\n')?.parse::<i32>().ok()) {
+                    Some(pid) => break pid,
+                    None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let pid = tokio::select! {
+            ended = run(&line, "") => panic!("it sleeps for ten minutes: {ended:?}"),
+            pid = pid => pid,
+        };
         for _ in 0..500 {
             if rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid).unwrap()).is_err() {
                 return;
