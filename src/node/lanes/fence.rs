@@ -29,6 +29,9 @@ pub struct Outdated {
     pub seen: Revision,
 }
 
+/// The format of the file that this version writes and reads.
+const FORMAT: u16 = 1;
+
 /// The fence of one state directory.
 #[derive(Debug)]
 pub struct Fence {
@@ -52,23 +55,16 @@ impl Fence {
     /// As it was kept; empty where none is. A damaged one is an error: guessing could let a stale attempt through.
     pub fn open(state_dir: &Path) -> Result<Self, FileError> {
         let path = state_dir.join("fence.json");
-        let kept = match files::read(&path, limits::FENCE_FILE) {
-            Err(error) if files::is_absent(&error) => {
-                Document { format: 1, begun: BTreeMap::new(), generation: Revision::default() }
+        let kept = match files::document(&path, limits::FENCE_FILE, FORMAT) {
+            Ok(kept) => kept,
+            Err(FileError::Damaged { path, problem }) => {
+                let problem = format!("is damaged ({problem}); remove it once no job of this node runs");
+                return Err(FileError::Unsafe { path, problem });
             }
             Err(error) => return Err(error),
-            Ok(bytes) => match serde_json::from_slice(&bytes) {
-                Ok(document @ Document { format: 1, .. }) => document,
-                Ok(Document { format, .. }) => {
-                    let problem = format!("is of format {format}, which this version does not know; update holdfast");
-                    return Err(FileError::Unsafe { path, problem });
-                }
-                Err(error) => {
-                    let problem = format!("is damaged ({error}); remove it once no job of this node runs");
-                    return Err(FileError::Unsafe { path, problem });
-                }
-            },
         };
+        let first = || Document { format: FORMAT, begun: BTreeMap::new(), generation: Revision::default() };
+        let kept = kept.unwrap_or_else(first);
         Ok(Self { path, kept })
     }
 
