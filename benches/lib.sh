@@ -111,7 +111,7 @@ end_alone() {
   leave=("${leave[@]/ip netns del $net/}")
 }
 
-# load WHAT NODES AMOUNT : benches/load.rs against that appliance.
+# load WHAT NODES AMOUNT : benches/load against that appliance.
 load() {
   # Rounds run in subshells, so a counter would not do; the nodes are named after their directory.
   local nodes
