@@ -4,6 +4,7 @@
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests plant files by hand"))]
 
 pub mod authority;
+pub mod bucket;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

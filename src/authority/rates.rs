@@ -1,90 +1,42 @@
-//! Token buckets: how many attempts a source has, and all of them together.
+//! How many attempts a source has, and all of them together.
 
+use crate::bucket::Buckets;
 use crate::limits;
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Sources remembered at most; a full bucket is the same as none, so only those that spent lately are kept.
+/// Sources remembered at most.
 const SOURCES: usize = 4096;
+/// Whose bucket that of all together is.
+const ALL: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The attempts of every source and, where that is bounded too, of all together.
 #[derive(Debug)]
 pub struct Rates {
-    sources: BTreeMap<IpAddr, Bucket>,
-    total: Option<(u32, Bucket)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    left: f64,
-    at: Duration,
-}
-
-impl Bucket {
-    const fn full(size: u32, at: Duration) -> Self {
-        Self { left: size as f64, at }
-    }
-
-    fn refill(&mut self, size: u32, per_second: u32, now: Duration) {
-        let gained = now.saturating_sub(self.at).as_secs_f64() * f64::from(per_second);
-        self.left = (self.left + gained).min(f64::from(size));
-        self.at = now;
-    }
+    sources: Buckets,
+    total: Option<Buckets>,
 }
 
 impl Rates {
     /// Full buckets; with a total, so many attempts a second of all together, and a source's bucket of them at once.
-    pub const fn new(total: Option<u32>) -> Self {
-        let total = match total {
-            Some(per_second) => Some((per_second, Bucket::full(limits::ENROL_BUCKET.0, Duration::ZERO))),
-            None => None,
-        };
-        Self { sources: BTreeMap::new(), total }
+    pub fn new(total: Option<u32>) -> Self {
+        let (size, per_second) = limits::ENROL_BUCKET;
+        let (size, per_second) = (f64::from(size), f64::from(per_second));
+        let total = total.map(|total| Buckets::new((size, f64::from(total)), 1));
+        Self { sources: Buckets::new((size, per_second), SOURCES), total }
     }
 
     /// Whether `source` has an attempt left. Takes none.
     pub fn has_attempt(&self, source: IpAddr, now: Duration) -> bool {
-        self.bucket(source.to_canonical(), now).left >= 1.0
+        self.sources.has(source, now)
     }
 
     /// Takes one attempt of `source` and one of the total; false, and none taken, where either has none left.
     pub fn attempt(&mut self, source: IpAddr, now: Duration) -> bool {
-        let source = source.to_canonical();
-        let mut bucket = self.bucket(source, now);
-        if let Some((per_second, total)) = &mut self.total {
-            total.refill(limits::ENROL_BUCKET.0, *per_second, now);
-            if total.left < 1.0 || bucket.left < 1.0 {
-                return false;
-            }
-            total.left -= 1.0;
-        } else if bucket.left < 1.0 {
+        if self.total.as_ref().is_some_and(|total| !total.has(ALL, now)) || !self.sources.take(source, now) {
             return false;
         }
-        bucket.left -= 1.0;
-        if self.sources.len() >= SOURCES && !self.sources.contains_key(&source) {
-            self.forget_full(now);
-        }
-        self.sources.insert(source, bucket);
-        true
-    }
-
-    fn bucket(&self, source: IpAddr, now: Duration) -> Bucket {
-        let (size, per_second) = limits::ENROL_BUCKET;
-        let mut bucket = self.sources.get(&source).copied().unwrap_or(Bucket::full(size, now));
-        bucket.refill(size, per_second, now);
-        bucket
-    }
-
-    fn forget_full(&mut self, now: Duration) {
-        let (size, per_second) = limits::ENROL_BUCKET;
-        self.sources.retain(|_, bucket| {
-            bucket.refill(size, per_second, now);
-            bucket.left < f64::from(size)
-        });
-        if self.sources.len() >= SOURCES {
-            self.sources.pop_first();
-        }
+        self.total.as_mut().is_none_or(|total| total.take(ALL, now))
     }
 }
 

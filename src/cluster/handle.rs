@@ -5,6 +5,7 @@ use crate::limits;
 use state::model::{OrgName, RequestId, Revision};
 use state::store::{Batch, RowKey, SideRow, Store, StoreError, Verified};
 use state::{Actor, Change, Command, Refusal, Role, State};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -155,6 +156,8 @@ where
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     store: Mutex<Weak<Store>>,
+    /// Entries committed since the start.
+    pub(super) commits: AtomicU64,
 }
 
 impl Shared {
@@ -191,6 +194,26 @@ impl Handle {
     /// Tells of every newly published state; of several in a row, the last.
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
         self.published.clone()
+    }
+
+    /// Entries committed since the start.
+    pub fn commits(&self) -> u64 {
+        self.shared.commits.load(Ordering::Relaxed)
+    }
+
+    /// Calls that wait for the writer.
+    pub fn waiting(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
+    /// Whether there is a store to commit to: none while the disk is full or does not keep what is written.
+    pub fn takes_changes(&self) -> bool {
+        self.shared.store().is_ok()
+    }
+
+    /// Bytes of the store, if there is one to commit to. May wait while its file is being made longer.
+    pub fn store_size(&self) -> Option<u64> {
+        Some(self.shared.store().ok()?.size())
     }
 
     /// Has a command decided. `finish` makes the answer from the state right after it, on the writer's time: it must be

@@ -65,8 +65,9 @@ impl Supervisor {
             // One at a time: what waits for the writer is looked at again by it, and found again in a minute.
             let (expired, mut to_erase) = mpsc::channel(1);
             let stopped = {
-                let writer =
-                    Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: self.epoch };
+                let commits = &self.shared.commits;
+                let Engine { raft, log, machine } = &engine;
+                let writer = Writer { raft, log, machine, epoch: self.epoch, commits };
                 // A panic is a bug in some rule or answer; it ends the engine, which loses nothing, and not the appliance.
                 let working = AssertUnwindSafe(writer.run(&mut self.jobs, &mut to_erase)).catch_unwind();
                 tokio::select! {

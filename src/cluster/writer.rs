@@ -12,6 +12,7 @@ use state::store::{BATCH_FORMAT, Batch, Head, RowKey, Rows, StoreError};
 use state::view::records::Epoch;
 use state::{Change, Context, State};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
 /// Why the writer stopped.
@@ -29,6 +30,8 @@ pub(super) struct Writer<'a> {
     pub(super) log: &'a Log,
     pub(super) machine: &'a Machine,
     pub(super) epoch: Epoch,
+    /// Counts what is committed.
+    pub(super) commits: &'a AtomicU64,
 }
 
 /// A batch being decided.
@@ -211,7 +214,10 @@ impl Writer<'_> {
 
     async fn write(&self, proposal: Proposal) -> Result<(), SubmitError> {
         match self.raft.client_write(proposal).await {
-            Ok(written) if written.data.taken => Ok(()),
+            Ok(written) if written.data.taken => {
+                self.commits.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             Ok(_) => Err(SubmitError::Restarting),
             Err(error) => {
                 tracing::error!(%error, "a batch was not committed");

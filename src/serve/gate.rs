@@ -5,6 +5,7 @@
 //! oldest of them gives way to the newest: a node that comes now proves itself within a moment, and one that says
 //! nothing has had its time.
 
+use crate::bucket;
 use crate::limits;
 use state::model::NodeId;
 use std::collections::BTreeMap;
@@ -42,8 +43,9 @@ impl Gate {
     /// used theirs up, the oldest of them is told to go.
     pub fn admit(self: &Arc<Self>, source: IpAddr) -> Option<Arc<Place>> {
         let source = source.to_canonical();
+        let counted = bucket::source(source);
         let mut counts = self.counts();
-        let of_source = counts.sources.get(&source).copied().unwrap_or(0);
+        let of_source = counts.sources.get(&counted).copied().unwrap_or(0);
         if of_source >= limits::CONNECTIONS_PER_SOURCE {
             return None;
         }
@@ -55,7 +57,7 @@ impl Gate {
         let (number, go) = (counts.next, Arc::new(Notify::new()));
         counts.next += 1;
         counts.unproven.insert(number, go.clone());
-        counts.sources.insert(source, of_source + 1);
+        counts.sources.insert(counted, of_source + 1);
         drop(counts);
         Some(Arc::new(Place {
             gate: self.clone(),
@@ -75,7 +77,7 @@ impl Gate {
 impl Counts {
     fn leave_source(&mut self, place: &Place) {
         self.unproven.remove(&place.number);
-        release(&mut self.sources, &place.source);
+        release(&mut self.sources, &bucket::source(place.source));
     }
 }
 
@@ -176,6 +178,16 @@ mod tests {
         drop(other);
         let counts = gate.counts();
         assert_eq!((counts.unproven.len(), counts.sources.len(), counts.nodes.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_subscriber_has_the_places_of_one_source() {
+        let gate = Arc::new(Gate::default());
+        let address = |n: usize| format!("2001:db8::{n:x}").parse().unwrap();
+        let held: Vec<_> = (0..limits::CONNECTIONS_PER_SOURCE).map(|n| gate.admit(address(n)).unwrap()).collect();
+        assert!(gate.admit(address(1 << 12)).is_none());
+        assert_eq!(held[1].source(), address(1), "it is still known where each comes from");
+        assert!(gate.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use crate::authority::refusal::{self, Refused};
 use crate::authority::request::Request;
 use crate::limits;
 use crate::serve::gate::Place;
+use crate::serve::observed;
 use crate::wire::peers::{HEADER_IDEMPOTENCY, HEADER_KEY, HEADER_NONCE, HEADER_SIGNATURE, HEADER_TIMESTAMP};
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
@@ -97,6 +98,7 @@ pub fn respond(result: Result<Answer, Refused>) -> Response {
 
 /// A refusal as it goes out.
 pub fn refuse(refused: &Refused) -> Response {
+    observed::refused(&refused.code);
     tracing::debug!(code = refused.code, status = refused.status, detail = refused.detail, "refused");
     let body = state::to_text(refused);
     let mut response = json(refused.status, "application/problem+json", body);

@@ -8,6 +8,7 @@ pub mod gateway;
 pub mod http;
 mod leases;
 pub mod mesh;
+mod metrics;
 mod names;
 pub mod observed;
 pub mod operator;

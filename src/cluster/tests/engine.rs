@@ -205,7 +205,9 @@ async fn expired_rows_go_by_an_entry_of_the_log_and_those_put_anew_stay() {
     let (to, mut jobs) = mpsc::channel(8);
     let handle = Handle { jobs: to, published: seen, shared: Arc::default() };
     let (expired, mut to_erase) = mpsc::channel(1);
-    let writer = Writer { raft: &engine.raft, log: &engine.log, machine: &engine.machine, epoch: EPOCH };
+    let commits = std::sync::atomic::AtomicU64::new(0);
+    let Engine { raft, log, machine } = &engine;
+    let writer = Writer { raft, log, machine, epoch: EPOCH, commits: &commits };
     let key = |n: u8| RowKey { table: "receipts".into(), key: vec![n; 48] };
     let row = |n, expires| SideRow { key: key(n), value: vec![n], expires };
     let script = async {

@@ -122,8 +122,10 @@ async fn while_the_disk_is_away_reads_go_on_and_callers_are_told_why() {
         sleep(Duration::from_millis(600)).await;
         assert_eq!(submit(&handle, add(n + 1)).await.unwrap_err(), told);
         assert_eq!(handle.state(), seen, "reads go on");
+        assert!(!handle.takes_changes());
         disk.heal();
         insist(&handle, n + 1).await;
+        assert!(handle.takes_changes());
         assert!(handle.state().revision > seen.revision);
         handle.verify().await.unwrap().unwrap();
     }

@@ -4,7 +4,6 @@
 
 mod answer;
 mod names;
-mod rate;
 #[cfg(test)]
 mod tests;
 

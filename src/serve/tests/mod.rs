@@ -6,6 +6,7 @@ mod hostile;
 mod jobs;
 mod lost;
 mod matrix;
+mod page;
 mod renewal;
 mod rig;
 mod scrub;

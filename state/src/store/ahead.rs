@@ -41,6 +41,10 @@ impl Ahead {
         Ok(self.medium.len()? == 0)
     }
 
+    pub(super) fn size(&self) -> u64 {
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).shown
+    }
+
     pub(super) fn wants_room(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -91,7 +95,7 @@ impl Ahead {
 
 impl StorageBackend for Ahead {
     fn len(&self) -> Result<u64, io::Error> {
-        Ok(self.lengths.lock().unwrap_or_else(PoisonError::into_inner).shown)
+        Ok(self.size())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {

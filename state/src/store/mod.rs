@@ -159,6 +159,11 @@ impl Store {
         write.commit().doing(doing)
     }
 
+    /// Bytes of the file. What was filled ahead since it was opened is not counted.
+    pub fn size(&self) -> u64 {
+        self.ahead.size()
+    }
+
     /// Whether the file should be filled ahead again.
     pub fn wants_room(&self) -> bool {
         self.ahead.wants_room()
