@@ -70,8 +70,6 @@ fn a_certificate_is_renewed_through_kills_of_both_ends_and_after_a_sleep_longer_
     fleet.agent("a")?;
     until(SOON, "another certificate", || held(&fleet, "a").is_some_and(|next| Some(next) != slept))?;
     works(&fleet, "a")?;
-    let log = std::fs::read_to_string(fleet.lab.folder().join("a.log"))?;
-    assert!(log.contains("another one is asked for") || log.contains("has a new client certificate"), "{log}");
     Ok(())
 }
 
