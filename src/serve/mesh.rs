@@ -1,4 +1,5 @@
-//! The mesh API: enrolling, registering, certificates by signing key, leaving, and reading peers. What is asked is judged by the authority.
+//! The mesh API: enrolling, registering, certificates by signing key, leaving, and reading peers. What is asked is judged by
+//! the authority.
 
 use crate::authority::body;
 use crate::authority::certificate::asked;

@@ -167,7 +167,8 @@ impl Appliance {
             Wish::Ask(request) => request,
         };
         let key = receipt_key(&request);
-        if let Some(answer) = batch.receipts.get(&key).or_else(|| self.receipts.get(&key)) {
+        let repeated = key.as_ref().and_then(|key| batch.receipts.get(key).or_else(|| self.receipts.get(key)));
+        if let Some(answer) = repeated {
             return batch.answers.push((request, answer.clone()));
         }
         let certificate = request.by.certificate();
@@ -196,13 +197,20 @@ impl Appliance {
                 }
             }
             Ask::Complete(lease, finish, stuck) => {
+                let answered = jobs::Answered {
+                    attempt: lease.attempt,
+                    token: hash(&lease.token),
+                    outcome: finish.outcome,
+                    result: hash_of(b"result", &[&state::to_bytes(&finish.result)]),
+                };
+                let jobs::Answered { attempt, token, outcome, result } = answered.clone();
                 let complete = jobs::Complete {
                     certificate,
                     job: lease.job,
-                    token: hash(&lease.token),
-                    attempt: lease.attempt,
-                    outcome: finish.outcome,
-                    result: hash_of(b"result", &[&state::to_bytes(&finish.result)]),
+                    token,
+                    attempt,
+                    outcome,
+                    result,
                     stuck: stuck.clone(),
                     live: self.leases.live(lease.job, lease.attempt, now),
                 };
@@ -212,18 +220,15 @@ impl Appliance {
                         if !events.is_empty() {
                             watch.counts((lease.job, lease.attempt), now, agents.iter());
                         }
-                        Answer::Recorded(Recorded {
-                            id: lease.job,
-                            status: batch.state.jobs.all[&lease.job].phase.as_str().to_owned(),
-                            attempt: lease.attempt,
-                            revision: batch.state.revision,
-                        })
+                        let ended = batch.state.jobs.all[&lease.job].ended(&answered).unwrap();
+                        let (status, revision) = (ended.status.clone(), ended.revision);
+                        Answer::Recorded(Recorded { id: lease.job, status, attempt, revision })
                     }
                 }
             }
             Ask::Renew(_) => unreachable!("a heartbeat never comes to the writer"),
         };
-        if !matches!(answer, Answer::Refused(_) | Answer::Nothing) {
+        if let (Some(key), Answer::Leased { .. }) = (key, &answer) {
             batch.receipts.insert(key, answer.clone());
         }
         if let (Answer::Refused(refused), Ask::Complete(lease, ..)) = (&answer, &request.ask) {
@@ -302,11 +307,11 @@ impl Appliance {
     }
 }
 
-fn receipt_key(request: &Request) -> String {
+/// Under which the answer to a lease is kept. A completion is answered again from what the state has recorded of it.
+fn receipt_key(request: &Request) -> Option<String> {
     match &request.ask {
-        Ask::Lease { key } => format!("{} lease {key:032x}", request.agent),
-        Ask::Complete(lease, finish, _) => format!("{} {} {} {finish:?}", lease.job, lease.attempt, *lease.token),
-        Ask::Renew(_) => String::new(),
+        Ask::Lease { key } => Some(format!("{} lease {key:032x}", request.agent)),
+        Ask::Complete(..) | Ask::Renew(_) => None,
     }
 }
 
