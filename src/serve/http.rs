@@ -38,7 +38,7 @@ impl Received {
     pub fn as_seen<'a>(&'a self, place: &Place) -> Request<'a> {
         Request {
             method: self.parts.method.as_str(),
-            path_and_query: self.parts.uri.path_and_query().map_or("/", |path| path.as_str()),
+            path_and_query: self.path_and_query(),
             authorization: self.header(header::AUTHORIZATION.as_str()),
             key: self.header(HEADER_KEY),
             timestamp: self.header(HEADER_TIMESTAMP),
@@ -50,9 +50,13 @@ impl Received {
         }
     }
 
-    /// Method and path, for receipts.
+    /// Method, path and query, for receipts.
     pub fn route(&self) -> String {
-        format!("{} {}", self.parts.method, self.parts.uri.path())
+        format!("{} {}", self.parts.method, self.path_and_query())
+    }
+
+    fn path_and_query(&self) -> &str {
+        self.parts.uri.path_and_query().map_or("/", |path| path.as_str())
     }
 
     /// The query.
