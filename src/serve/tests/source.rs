@@ -251,34 +251,37 @@ async fn a_stored_source_that_is_not_as_it_was_is_not_sent() {
     soon("the slots are free", || rig.free() == 2).await;
 }
 
-/// A runtime whose one thread for blocking work is taken until the sender is dropped, so that whatever is to be read waits.
-fn held_up<F: Future<Output = ()>>(test: impl FnOnce(Arc<Rig>, fn() -> HeldUp) -> F) {
+/// A runtime with one thread for blocking work: while that is taken, whatever is to be read waits.
+fn held_up<F: Future<Output = ()>>(test: impl FnOnce(Arc<Rig>) -> F) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async { test(Arc::new(Rig::new().await), HeldUp::new).await });
+    runtime.block_on(async { test(Arc::new(Rig::new().await)).await });
 }
 
-/// Dropped to let the reads go on.
+/// Has the thread for blocking work. Dropped to let the reads go on.
 struct HeldUp(#[expect(dead_code, reason = "held until it is dropped")] std::sync::mpsc::Sender<()>);
 
 impl HeldUp {
-    fn new() -> Self {
+    async fn new() -> Self {
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        drop(tasks::spawn("held up", tasks::blocking(move || receiver.recv().is_ok())));
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let taken = move || begun.send(()).is_ok() && receiver.recv().is_ok();
+        drop(tasks::spawn("held up", tasks::blocking(taken)));
+        begins.await.unwrap();
         Self(sender)
     }
 }
 
 #[test]
 fn who_may_no_longer_have_it_when_it_has_been_read_is_sent_nothing() {
-    held_up(|rig, hold| async move {
+    held_up(|rig| async move {
         let held = rig.hand_over(noise(100)).await;
         for (node, wanted) in
             [("web-1", (401, "certificate_refused")), ("web-2", (409, "cancelled")), ("web-3", (409, "stale_lease"))]
         {
             let build = rig.building(node, &held).await;
             let job = build.job;
-            let holding = hold();
+            let holding = HeldUp::new().await;
             let fetching = tasks::spawn("fetch", {
                 let rig = rig.clone();
                 async move { build.fetch(&rig).await }
@@ -311,10 +314,10 @@ fn who_may_no_longer_have_it_when_it_has_been_read_is_sent_nothing() {
 
 #[test]
 fn a_slot_is_held_until_the_read_is_over_also_for_who_hung_up() {
-    held_up(|rig, hold| async move {
+    held_up(|rig| async move {
         let held = rig.hand_over(noise(100)).await;
         let build = rig.building("web-1", &held).await;
-        let holding = hold();
+        let holding = HeldUp::new().await;
         let fetching = [(); 2].map(|()| {
             let request = build.request(&rig);
             tasks::spawn("fetch", async move { request.send().await.unwrap().status() })
