@@ -18,6 +18,8 @@ use tokio::process::{Child, Command};
 
 /// The folder of records in the state directory.
 const FOLDER: &str = "work";
+/// The format of a record that this version writes and reads.
+const FORMAT: u16 = 1;
 /// The variable by which processes of an attempt are known.
 const VARIABLE: &str = "HOLDFAST_WORK";
 /// Who work runs as under an agent that is root: nobody, who cannot read the agent's directory.
@@ -134,14 +136,10 @@ impl Groups {
             if !which(name) {
                 continue;
             }
-            let bytes = files::read(&file, limits::WORK_RECORD)?;
-            let ended = match serde_json::from_slice::<Record>(&bytes) {
-                Ok(record) if record.boot == self.boot => end(name, &record).await,
+            let ended = match files::document::<Record>(&file, limits::WORK_RECORD, FORMAT) {
+                Ok(Some(record)) if record.boot == self.boot => end(name, &record).await,
                 Ok(_) => Ok(()),
-                Err(error) => {
-                    let problem = format!("is damaged: {error}");
-                    return Err(FileError::Unsafe { path: file, problem }.into());
-                }
+                Err(error) => Err(error.into()),
             };
             match ended {
                 Ok(()) => files::remove(&file)?,
@@ -158,7 +156,7 @@ impl Groups {
         let name = format!("{job}-{attempt}");
         let file = self.folder.join(format!("{name}.json"));
         let cgroup = self.cgroups.as_ref().map(|path| path.join(&name));
-        let mut record = Record { format: 1, boot: self.boot.clone(), cgroup, leader: None };
+        let mut record = Record { format: FORMAT, boot: self.boot.clone(), cgroup, leader: None };
         files::replace(&file, &state::to_bytes(&record))?;
         if let Some(path) = &record.cgroup {
             std::fs::create_dir_all(path).map_err(kernel(format!("making {}", path.display())))?;
@@ -436,6 +434,21 @@ mod tests {
         assert_eq!(told, format!("HOLDFAST_WORK LANG PATH PWD 0 1 2 3 {NOBODY}\n"));
         group.end().await.unwrap();
         gone(&groups);
+    }
+
+    #[tokio::test]
+    async fn records_keep_their_bytes_and_one_of_a_newer_format_is_left_alone() {
+        let golden = r#"{"format":1,"boot":"earlier","cgroup":"/sys/fs/cgroup/x","leader":{"pid":7,"started":9}}"#;
+        let record: Record = serde_json::from_str(golden).unwrap();
+        assert_eq!(serde_json::to_string(&record).unwrap(), golden);
+        let dir = tempfile::tempdir().unwrap();
+        let groups = Groups::open(dir.path(), node()).unwrap();
+        let [newer, old] = ["newer-1.json", "old-1.json"].map(|name| groups.folder.join(name));
+        files::replace(&newer, br#"{"format":2,"boot":"earlier"}"#).unwrap();
+        files::replace(&old, golden.as_bytes()).unwrap();
+        let refused = groups.sweep().await.unwrap_err().to_string();
+        assert!(refused.contains("newer-1.json: is of format 2"), "{refused}");
+        assert!(newer.exists() && !old.exists(), "what can be read is dealt with all the same");
     }
 
     #[test]
