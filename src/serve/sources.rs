@@ -33,11 +33,9 @@ pub struct Sources {
 }
 
 /// The right to read and send one snapshot, given back when it is dropped.
-#[derive(Debug)]
 pub struct Slot(#[expect(dead_code, reason = "held for its place")] OwnedSemaphorePermit);
 
 /// A snapshot that was read, and is what was stored. It keeps its slot as long as any of its bytes are kept.
-#[derive(Debug)]
 pub struct Archive {
     bytes: Vec<u8>,
     _slot: Slot,

@@ -70,7 +70,7 @@ async fn an_expired_token_is_refused_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_is_given_again_on_every_route_that_changes_something() {
+async fn a_lost_answer_is_given_again_whatever_the_node_has_sent_since() {
     let rig = Rig::new().await;
     let fleet = rig.appliance.handle.state().fleet().unwrap().id;
     let mut machine = rig.joined("web-1").await;
@@ -94,27 +94,6 @@ async fn a_lost_answer_is_given_again_on_every_route_that_changes_something() {
     let other = machine.send("POST", "/v1/peers/register", bytes, Some(&idempotency())).await;
     assert_eq!(code(&other), (409, "replayed".into()), "and by nothing else");
     assert_eq!(rig.revision(), withdrawn);
-
-    for (method, path, body) in [
-        ("POST", "/v1/nodes", serde_json::json!({ "name": "web-2" })),
-        ("POST", "/v1/nodes/web-2/token", serde_json::json!({})),
-        ("POST", "/v1/admission/tokens", serde_json::json!({})),
-        ("POST", "/v1/admission/admit", serde_json::json!({ "key": "ab".repeat(32), "name": "web-3" })),
-        ("POST", "/v1/nodes/web-1/replace", serde_json::json!({ "key": "cd".repeat(32) })),
-        ("POST", "/v1/admission/revoke", serde_json::json!({ "who": "ab".repeat(32) })),
-        ("DELETE", "/v1/nodes/web-2?force=true", serde_json::json!({})),
-    ] {
-        let key = idempotency();
-        let first = rig.operator(method, path, &body, Some(&key)).await;
-        if path.ends_with("/replace") {
-            assert_eq!(code(&first), (409, "node_live".into()));
-            continue;
-        }
-        assert_eq!(first.0, 200, "{path}: {}", first.1);
-        let revision = rig.revision();
-        assert_eq!(rig.operator(method, path, &body, Some(&key)).await, first, "{path}");
-        assert_eq!(rig.revision(), revision, "{path}");
-    }
 
     let id = rig.appliance.handle.state().nodes.by_name[&name("web-1")];
     let envelope = machine.register_body(fleet).envelope;
