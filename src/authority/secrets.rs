@@ -41,14 +41,16 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|part| bare.contains(part))
 }
 
-/// Whether a text holds a secret that this fleet knows the hash of, or one of its tokens.
-fn is_secret(state: &State, text: &str) -> bool {
+/// Whether a text holds a secret that this fleet knows the hash of, the token of the lease that it is said under, or one
+/// of the fleet's tokens.
+fn is_secret(state: &State, lease: &Fingerprint, text: &str) -> bool {
     if BEGINNINGS.iter().any(|beginning| text.contains(beginning)) {
         return true;
     }
     let part = &state.enrolment;
     let known = |hash: Fingerprint| {
-        part.mesh_tokens.contains_key(&hash)
+        hash == *lease
+            || part.mesh_tokens.contains_key(&hash)
             || part.tokens.contains_key(&hash)
             || part.admission_tokens.contains_key(&hash)
     };
@@ -61,23 +63,27 @@ fn hex_runs(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_hexdigit()).filter(|run| run.len() == SECRET_DIGITS)
 }
 
-/// Where a result has something that looks like a secret, in words; the secret is not among them.
-pub fn in_result(state: &State, result: &Value) -> Option<String> {
+/// Where a result has something that looks like a secret, in words; the secret is not among them. `lease` is the hash of
+/// the token of the lease that it is said under.
+pub fn in_result(state: &State, lease: &Fingerprint, result: &Value) -> Option<String> {
     match result {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
-            if is_secret_name(name) || is_secret(state, name) {
+            if is_secret_name(name) || is_secret(state, lease, name) {
                 return Some("a key that is named like a secret".to_owned());
             }
-            in_result(state, value)
+            in_result(state, lease, value)
         }),
-        Value::Array(values) => values.iter().find_map(|value| in_result(state, value)),
-        Value::String(text) if is_secret(state, text) => Some("a value that is a secret of this fleet".to_owned()),
+        Value::Array(values) => values.iter().find_map(|value| in_result(state, lease, value)),
+        Value::String(text) if is_secret(state, lease, text) => {
+            Some("a value that is a secret of this fleet".to_owned())
+        }
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
-/// A line of a log without what looks like a secret, and without characters that a terminal would act on.
-pub fn redacted(state: &State, line: &str) -> String {
+/// A line of a log without what looks like a secret, and without characters that a terminal would act on. `lease` is as in
+/// [`in_result`].
+pub fn redacted(state: &State, lease: &Fingerprint, line: &str) -> String {
     let line: String = line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
     let kept = named_secret(&line).map_or(line.as_str(), |end| &line[..end]);
     let mut out = String::with_capacity(kept.len());
@@ -85,7 +91,7 @@ pub fn redacted(state: &State, line: &str) -> String {
         if n > 0 {
             out.push(' ');
         }
-        match (is_secret(state, word), without_userinfo(word)) {
+        match (is_secret(state, lease, word), without_userinfo(word)) {
             (true, _) => out.push_str(REDACTED),
             (false, Some(bare)) => out.push_str(&bare),
             (false, None) => out.push_str(word),
@@ -123,6 +129,8 @@ mod tests {
     use serde_json::json;
     use state::model::NodeId;
 
+    const LEASE: Fingerprint = Fingerprint::from_bytes([0; 32]);
+
     fn state() -> State {
         let mut state = State::default();
         let secret = Fingerprint::from_bytes(Sha256::digest([7; 32]).into());
@@ -149,10 +157,10 @@ mod tests {
             "Cookie",
             "pass\u{200b}word",
         ] {
-            assert!(in_result(&state(), &json!({"a": [{"b": {name: 1}}]})).is_some(), "{name}");
+            assert!(in_result(&state(), &LEASE, &json!({"a": [{"b": {name: 1}}]})).is_some(), "{name}");
         }
         for name in ["user", "port", "passes", "path", "status", "key_count", "took_ms"] {
-            assert!(in_result(&state(), &json!({"a": [{name: "password"}]})).is_none(), "{name}");
+            assert!(in_result(&state(), &LEASE, &json!({"a": [{name: "password"}]})).is_none(), "{name}");
         }
     }
 
@@ -160,17 +168,17 @@ mod tests {
     fn a_known_secret_is_found_whatever_its_key() {
         let secret = "07".repeat(32);
         for value in [secret.clone(), format!("got {secret}!")] {
-            assert!(in_result(&state(), &json!({"seen": [value]})).is_some());
+            assert!(in_result(&state(), &LEASE, &json!({"seen": [value]})).is_some());
         }
-        assert!(in_result(&state(), &json!({"token line": 1})).is_some());
-        assert!(in_result(&state(), &json!({"seen": "hfj1_abc"})).is_some());
-        assert!(in_result(&state(), &json!({ &secret: 1 })).is_some());
-        assert!(in_result(&state(), &json!({"seen": "08".repeat(32)})).is_none(), "a digest is no secret");
+        assert!(in_result(&state(), &LEASE, &json!({"token line": 1})).is_some());
+        assert!(in_result(&state(), &LEASE, &json!({"seen": "hfj1_abc"})).is_some());
+        assert!(in_result(&state(), &LEASE, &json!({ &secret: 1 })).is_some());
+        assert!(in_result(&state(), &LEASE, &json!({"seen": "08".repeat(32)})).is_none(), "a digest is no secret");
     }
 
     #[test]
     fn lines_lose_secrets_and_nothing_else() {
-        let redact = |line: &str| redacted(&state(), line);
+        let redact = |line: &str| redacted(&state(), &LEASE, line);
         for (line, wanted) in [
             ("connected to 10.0.0.1:5432 in 3 ms", "connected to 10.0.0.1:5432 in 3 ms"),
             ("password=hunter2 user=x", "password=[redacted]"),
@@ -183,5 +191,14 @@ mod tests {
             assert_eq!(redact(line), wanted);
         }
         assert_eq!(redact(&format!("got {} back", "07".repeat(32))), "got [redacted] back");
+    }
+
+    #[test]
+    fn the_token_of_the_lease_it_is_said_under_is_found() {
+        let token = "08".repeat(32);
+        let lease = Fingerprint::from_bytes(Sha256::digest([8; 32]).into());
+        assert!(in_result(&state(), &lease, &json!({"seen": [token]})).is_some());
+        assert!(in_result(&state(), &lease, &json!({"seen": token.to_uppercase()})).is_some());
+        assert_eq!(redacted(&state(), &lease, &format!("under {token} it ran")), "under [redacted] it ran");
     }
 }

@@ -6,7 +6,7 @@
 use super::KeyError;
 use super::certificate::{P256Key, TlsIdentity, absent};
 use crate::files;
-use state::model::Millis;
+use state::model::{Millis, NodeId};
 use std::path::Path;
 
 const CERTIFICATE: &str = "client.crt";
@@ -41,6 +41,15 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
+    /// Whether it is this node's: it names its node, and with another's a machine would do that one's work.
+    pub fn is_of(&self, node: NodeId) -> bool {
+        let parsed = x509_parser::parse_x509_certificate(&self.tls.certificate);
+        parsed.is_ok_and(|(_, parsed)| {
+            let name = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+            name == Some(node.to_string().as_str())
+        })
+    }
+
     /// The certificate with its key; none before the node was let in.
     pub fn read(dir: &Path) -> Result<Option<Self>, KeyError> {
         settle(dir)?;
@@ -105,7 +114,6 @@ fn settle(dir: &Path) -> Result<(), KeyError> {
 mod tests {
     use super::*;
     use crate::keys::{ApplianceKeys, NodeKeys};
-    use state::model::NodeId;
 
     const DAY: u64 = 24 * 3600 * 1000;
 
@@ -157,6 +165,14 @@ mod tests {
         let refused = next.adopt(&case.dir, &stranger).unwrap_err().to_string();
         assert!(refused.contains("would not be the certificate of the key"), "{refused}");
         assert_eq!(case.life(), 7);
+    }
+
+    #[test]
+    fn a_pair_of_another_node_is_told_apart() {
+        let case = Case::new();
+        let identity = ClientIdentity::read(&case.dir).unwrap().unwrap();
+        let [own, other] = [1, 2].map(|n| NodeId(uuid::Uuid::from_u128(n)));
+        assert!(identity.is_of(own) && !identity.is_of(other));
     }
 
     #[test]

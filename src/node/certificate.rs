@@ -12,7 +12,7 @@ use crate::wire::jobs::{Renewal, Renewed};
 use crate::{clock, entropy, limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use state::model::Millis;
+use state::model::{Millis, NodeId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,13 +44,14 @@ enum Way {
 /// certificate is good; until the agent ends.
 pub async fn keep(
     dir: PathBuf,
+    node: NodeId,
     mut gateways: watch::Receiver<Gateways>,
     client: watch::Sender<Option<Arc<Gateway>>>,
     asks: mpsc::Sender<Ask>,
 ) {
     let mut attempts = Attempts::default();
     loop {
-        let mut held = held(&dir).map(|identity| {
+        let mut held = held(&dir, node).map(|identity| {
             let gateway = Arc::new(Gateway::new(gateways.borrow_and_update().clone(), &identity.tls));
             Held { not_before: identity.not_before, not_after: identity.not_after, gateway }
         });
@@ -95,9 +96,10 @@ pub async fn keep(
 }
 
 /// The certificate on disk, if it can be used.
-fn held(dir: &Path) -> Option<ClientIdentity> {
+fn held(dir: &Path, node: NodeId) -> Option<ClientIdentity> {
     let why = match ClientIdentity::read(dir) {
-        Ok(Some(identity)) => return Some(identity),
+        Ok(Some(identity)) if identity.is_of(node) => return Some(identity),
+        Ok(Some(_)) => "it is another node's".to_owned(),
         Ok(None) => "it is not there".to_owned(),
         Err(error) => error.to_string(),
     };

@@ -190,7 +190,7 @@ impl Shell {
         tasks::spawn("upkeep", upkeep.run(asked));
         socket::serve(&directory.file(socket::NAME), call, asks.clone())?;
         let (ask, certificates) = mpsc::channel(1);
-        tasks::spawn("certificate", certificate::keep(dir.to_owned(), known, holding, ask));
+        tasks::spawn("certificate", certificate::keep(dir.to_owned(), id, known, holding, ask));
         Ok(Self {
             directory: directory.clone(),
             node,

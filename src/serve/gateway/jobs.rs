@@ -88,19 +88,24 @@ impl Call<'_> {
             return Err(invalid(format!("a request adds at most {} lines", limits::LOG_LINES_AT_ONCE)));
         }
         let state = self.state();
-        let job = self.held(&state, id, &said.lease_token)?;
+        let (job, lease) = (self.held(&state, id, &said.lease_token)?, token(&said.lease_token)?);
         let mut soft = self.appliance.authority.soft();
         if !soft.leases.live(id, job.attempt, clock::boot()) {
             return Err(expired());
         }
-        soft.logs.add(id, job.attempt, said.from, said.lines.iter().map(|line| secrets::redacted(&state, line)));
+        soft.logs.add(
+            id,
+            job.attempt,
+            said.from,
+            said.lines.iter().map(|line| secrets::redacted(&state, &lease, line)),
+        );
         Ok(nothing())
     }
 
     /// How an attempt ended.
     pub(super) async fn complete(&self, id: JobId) -> Result<Answer, Refused> {
         let said: Completion = self.body()?;
-        let token = secret_hash(&said.lease_token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
+        let token = token(&said.lease_token)?;
         let state = self.state();
         let job = state.jobs.get(&id).filter(|job| job.node == self.node).ok_or_else(not_yours)?;
         let bytes = state::to_bytes(&said.result);
@@ -110,7 +115,7 @@ impl Call<'_> {
             // What was recorded stays answered, whatever would be thought of it now.
             return Ok(recorded(id, ended));
         }
-        check_result(&state, &said, bytes.len())?;
+        check_result(&state, &token, &said, bytes.len())?;
         let complete = jobs::Complete {
             certificate: self.client.certificate,
             job: id,
@@ -118,7 +123,7 @@ impl Call<'_> {
             attempt: said.attempt,
             outcome: said.outcome,
             result,
-            stuck: said.stuck.as_deref().map(|why| truncated(secrets::redacted(&state, why), jobs::STUCK)),
+            stuck: said.stuck.as_deref().map(|why| truncated(secrets::redacted(&state, &token, why), jobs::STUCK)),
             live: false,
         };
         let judging = self.appliance.clone();
@@ -138,16 +143,21 @@ impl Call<'_> {
     }
 
     /// The job whose present lease the token proves.
-    fn held<'a>(&self, state: &'a State, id: JobId, token: &str) -> Result<&'a Job, Refused> {
-        let token = secret_hash(token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))?;
+    fn held<'a>(&self, state: &'a State, id: JobId, lease_token: &str) -> Result<&'a Job, Refused> {
+        let token = token(lease_token)?;
         let now = now().wall;
         let job = jobs::held(state, &self.client.certificate, id, &token, now, now >= state.at);
         job.map_err(|refusal| if refusal.code == Code::NotFound { not_yours() } else { from_decision(&refusal) })
     }
 }
 
-/// Refuses a completion that may not be kept. `length` is that of its result in bytes.
-fn check_result(state: &State, said: &Completion, length: usize) -> Result<(), Refused> {
+/// The hash of a lease's token.
+fn token(lease_token: &str) -> Result<Fingerprint, Refused> {
+    secret_hash(lease_token).ok_or_else(|| invalid("`lease_token` is not 64 digits"))
+}
+
+/// Refuses a completion that may not be kept. `token` is the hash of its lease's; `length` is that of its result in bytes.
+fn check_result(state: &State, token: &Fingerprint, said: &Completion, length: usize) -> Result<(), Refused> {
     if !said.result.is_object() {
         return Err(invalid("`result` is not an object"));
     }
@@ -158,7 +168,7 @@ fn check_result(state: &State, said: &Completion, length: usize) -> Result<(), R
         let detail = format!("the result has {length} bytes, and {} are kept", limits::RESULT);
         return Err(problem(413, "too_large", "the result was refused", detail, "say less"));
     }
-    match secrets::in_result(state, &said.result) {
+    match secrets::in_result(state, token, &said.result) {
         None => Ok(()),
         Some(why) => {
             let detail = format!("it has {why}");

@@ -109,7 +109,8 @@ pub fn router(appliance: Arc<Appliance>) -> Router {
         };
         router.route(route.path(), post(handler))
     };
-    Route::ALL.into_iter().fold(Router::new(), serve).fallback(no_route).with_state(appliance)
+    let routes = Route::ALL.into_iter().fold(Router::new(), serve);
+    routes.fallback(no_route).method_not_allowed_fallback(no_route).with_state(appliance)
 }
 
 async fn answer(

@@ -16,7 +16,7 @@ use state::subject::jobs::{ATTEMPTS, Command, Ended, Job, Phase, Stuck, Wanted};
 use state::view::records::Liveness;
 use state::view::status::liveness;
 use state::{Context, State};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) async fn run(call: Call) -> Result<Answer, Refused> {
     let RunJob { spec, on, attempts } = call.body()?;
@@ -35,6 +35,9 @@ pub(super) async fn run(call: Call) -> Result<Answer, Refused> {
     };
     if nodes.is_empty() {
         return Err(problem(409, "conflict", "nothing was queued", "no node has joined yet", "add one first"));
+    }
+    if nodes.iter().collect::<BTreeSet<_>>().len() < nodes.len() {
+        return Err(invalid("a node is named twice"));
     }
     let attempts = attempts.unwrap_or(ATTEMPTS);
     let wanted = |node| Wanted { id: JobId(entropy::uuid()), node, spec: spec.clone(), attempts };
@@ -219,6 +222,12 @@ fn explanation(state: &State, job: &Job, context: &Context) -> String {
         Phase::Leased { since, .. } => {
             let since = rfc3339(*since);
             let told = "has been told to stop; it has not said yet that it has";
+            if let Some(until) = overdue(state, job, context) {
+                return format!(
+                    "its node has it since {since}, was to have stopped it by {until} because it is drained, and is told \
+                     so: it waits again when its lease ends"
+                );
+            }
             match (state.jobs.superseded_by(job), job.cancel, &job.stuck) {
                 (Some(newer), _, _) => format!(
                     "something newer is wanted since change {newer}; its node has it since {since} and is told to stop, \
@@ -242,6 +251,13 @@ fn explanation(state: &State, job: &Job, context: &Context) -> String {
              what"
         ),
     }
+}
+
+/// When the node of a leased job was to have stopped it, if that has passed.
+fn overdue(state: &State, job: &Job, context: &Context) -> Option<String> {
+    let drain = state.jobs.boards.get(&job.node)?.drain?;
+    let until = drain.until.filter(|until| context.clock_trusted && *until <= context.now && !job.cancel)?;
+    Some(rfc3339(until))
 }
 
 /// What a job is stuck on, and what to do about it.

@@ -100,7 +100,8 @@ async fn every_route_answers_its_own_and_tells_others_nothing() {
         for route in Route::ALL {
             let url = format!("https://appliance.test:{}{}", rig.gateway.port(), path(route, &job));
             let said = owner.request(method.parse().unwrap(), url).send().await.unwrap();
-            assert!(matches!(said.status().as_u16(), 404 | 405), "{method} {route:?}");
+            assert_eq!(said.status().as_u16(), 404, "{method} {route:?}");
+            assert_eq!(said.headers()["content-type"], "application/problem+json", "{method} {route:?}");
         }
     }
 }

@@ -127,7 +127,8 @@ impl Agent {
         let bearer = Some(zeroize::Zeroizing::new(machine.bearer.clone()));
         let client =
             Client::new(appliances, Arc::new(Signer::new(signing, bearer, Sequence::open(&machine.dir).unwrap())));
-        let audience = rig.appliance.handle.state().fleet().unwrap().id;
+        let state = rig.appliance.handle.state();
+        let (audience, node) = (state.fleet().unwrap().id, state.nodes.by_key[&machine.keys.public().signing_key]);
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
         tasks::spawn("certificate requests", async move {
@@ -137,7 +138,7 @@ impl Agent {
                 let _ = reply.send(client.certificate(CertificateBody { envelope, certificate_request }).await);
             }
         });
-        let task = tasks::spawn("certificate", certificate::keep(machine.dir.clone(), gateways, holding, asks));
+        let task = tasks::spawn("certificate", certificate::keep(machine.dir.clone(), node, gateways, holding, asks));
         Self { gateway: held, known, asked, task }
     }
 
@@ -338,7 +339,8 @@ async fn whatever_is_wrong_with_its_certificate_a_node_gets_another_one() {
         let issued = ca.issue(&request, node, past(1000), clock::wall().plus(3_600_000)).unwrap();
         files::replace(&crt, issued.pem.as_bytes()).unwrap();
     };
-    let harms: [(&str, &dyn Fn()); 7] = [
+    let (neighbour, _) = joined(&rig, "web-2").await;
+    let harms: [(&str, &dyn Fn()); 8] = [
         ("no certificate", &|| files::remove(&crt).unwrap()),
         ("no key", &|| files::remove(&key).unwrap()),
         ("neither", &|| [&crt, &key].into_iter().for_each(|file| files::remove(file).unwrap())),
@@ -346,6 +348,11 @@ async fn whatever_is_wrong_with_its_certificate_a_node_gets_another_one() {
         ("a key of zeros", &|| files::replace(&key, &[0; 200]).unwrap()),
         ("a CA that the roster does not name", &|| issued(&elsewhere)),
         ("one that was never recorded", &|| issued(&rig.ca())),
+        ("another node's pair", &|| {
+            for name in ["client.crt", "client.key"] {
+                files::replace(&dir.join(name), &std::fs::read(neighbour.dir.join(name)).unwrap()).unwrap();
+            }
+        }),
     ];
     for (what, harm) in harms {
         harm();

@@ -260,6 +260,8 @@ fn what_cannot_be_a_job_is_refused_whole() {
         let spec = Spec::ServiceCheck { probe: probe(), timeout_s };
         assert_eq!(fleet.code(Command::Submit { jobs: vec![wanted(1, 2, spec)] }), Code::Invalid);
     }
+    let spec = Spec::ServiceCheck { probe: jobs::Probe::Http("http://u:p@127.0.0.1/".into()), timeout_s: 5 };
+    assert_eq!(fleet.code(Command::Submit { jobs: vec![wanted(1, 2, spec)] }), Code::Invalid);
     assert_eq!(fleet.state.jobs.all.len(), 1);
 }
 

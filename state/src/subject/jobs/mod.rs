@@ -5,10 +5,12 @@
 
 mod apply;
 mod binding;
+mod probe;
 mod rules;
 
 pub(crate) use apply::{apply, forget, moved};
 pub use binding::{Binding, CredentialRevision, Level, Network};
+pub use probe::Probe;
 pub(crate) use rules::decide;
 pub use rules::held;
 
@@ -80,26 +82,6 @@ pub enum Spec {
         /// The snapshot.
         source: Source,
     },
-}
-
-/// How a service is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Probe {
-    /// A TCP connection to `host:port` is accepted.
-    Tcp(String),
-    /// `GET` of an `http://` URL answers with a status below 400.
-    Http(String),
-    /// A name has an address, asked at `server` (`address:port`) or at the node's own resolver.
-    Dns {
-        /// The name.
-        name: String,
-        /// Where to ask.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        server: Option<String>,
-    },
-    /// A PostgreSQL server at `host:port` answers a start-up message.
-    Postgres(String),
 }
 
 impl Spec {

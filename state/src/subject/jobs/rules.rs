@@ -137,11 +137,8 @@ fn check_wanted(job: &Wanted) -> Result<(), String> {
         Spec::ServiceCheck { timeout_s, .. } if !(1..=TIMEOUT_MAX).contains(timeout_s) => {
             Err(format!("it may take {timeout_s} s, and 1 to {TIMEOUT_MAX} can be given"))
         }
-        Spec::ServiceCheck { .. }
-        | Spec::BuildModule { .. }
-        | Spec::NetworkEnsure {}
-        | Spec::NetworkCheck {}
-        | Spec::NetworkWithdraw {} => Ok(()),
+        Spec::ServiceCheck { probe, .. } => probe.check(),
+        Spec::BuildModule { .. } | Spec::NetworkEnsure {} | Spec::NetworkCheck {} | Spec::NetworkWithdraw {} => Ok(()),
     }
 }
 
