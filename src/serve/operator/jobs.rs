@@ -222,13 +222,14 @@ fn explanation(state: &State, job: &Job, context: &Context) -> String {
         Phase::Leased { since, .. } => {
             let since = rfc3339(*since);
             let told = "has been told to stop; it has not said yet that it has";
-            if let Some(until) = overdue(state, job, context) {
+            let newer = state.jobs.superseded_by(job);
+            if let Some(until) = overdue(state, job, context).filter(|_| newer.is_none()) {
                 return format!(
                     "its node has it since {since}, was to have stopped it by {until} because it is drained, and is told \
                      so: it waits again when its lease ends"
                 );
             }
-            match (state.jobs.superseded_by(job), job.cancel, &job.stuck) {
+            match (newer, job.cancel, &job.stuck) {
                 (Some(newer), _, _) => format!(
                     "something newer is wanted since change {newer}; its node has it since {since} and is told to stop, \
                      and it is over when its lease ends"

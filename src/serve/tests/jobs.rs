@@ -271,6 +271,12 @@ async fn what_is_not_wanted_any_more_is_told_so_and_ends() {
     let waited = rig.job(waits).await;
     assert_eq!((waited.job.state.as_str(), waited.job.superseded_by), ("superseded", Some(turned)));
     assert!(waited.job.completed_at.is_some());
+    // Drained besides, and late with it: it does not wait again for that.
+    for (what, body) in [("drain", json!({"deadline_seconds": 0})), ("undrain", json!({}))] {
+        let said = rig.operator("POST", &format!("/v1/nodes/web-1/{what}"), &body, None).await;
+        assert_eq!(said.0, 200, "{}", said.1);
+        assert!(rig.job(runs).await.explanation.starts_with("something newer is wanted"), "{what}");
+    }
 
     let second = lease().await;
     assert_eq!((second.job.id, second.job.binding.generation), (newer, turned));
