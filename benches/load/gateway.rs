@@ -15,8 +15,6 @@ use tokio_rustls::client::TlsStream;
 
 /// Jobs that wait, all nodes together.
 const DEPTH: usize = 10_000;
-/// Jobs that are queued by one request.
-const AT_ONCE: usize = 1_000;
 /// Strangers that begin a handshake and never go on.
 const HALF_OPEN: usize = 500;
 
@@ -98,9 +96,7 @@ pub(crate) async fn lease(appliance: &Appliance, fleet: Vec<Node>, length: Durat
     let count = fleet.len();
     let names: Vec<String> = fleet.iter().map(|node| node.name.clone()).collect();
     let mut operator = Kept::over_socket(&appliance.socket).await?;
-    for _ in 0..DEPTH / AT_ONCE {
-        queue(&mut operator, &names, AT_ONCE).await?;
-    }
+    queue(&mut operator, &names, DEPTH).await?;
     let completed = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
     let mut workers = Vec::new();
@@ -120,11 +116,10 @@ pub(crate) async fn lease(appliance: &Appliance, fleet: Vec<Node>, length: Durat
     let mut queued = 0;
     while begun.elapsed() < length {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let due = completed.load(Ordering::Relaxed) - queued;
-        if due > 0 {
-            queue(&mut operator, &names, due as usize).await?;
-            queued += due;
-        }
+        // Whole rounds, so that no node runs dry.
+        let due = (completed.load(Ordering::Relaxed) - queued) / count as u64 * count as u64;
+        queue(&mut operator, &names, due as usize).await?;
+        queued += due;
     }
     let mut waits = Vec::new();
     for worker in workers {
@@ -135,17 +130,21 @@ pub(crate) async fn lease(appliance: &Appliance, fleet: Vec<Node>, length: Durat
     Ok(())
 }
 
-/// Queues jobs, spread over the nodes.
+/// Queues jobs, spread over the nodes: a request names each node once.
 async fn queue(operator: &mut Kept<tokio::net::UnixStream>, names: &[String], amount: usize) -> Result<()> {
-    let names: Vec<&String> = names.iter().cycle().take(amount).collect();
     let spec = serde_json::json!({
         "kind": "service.check", "probe": { "tcp": "198.51.100.7:5432" }, "timeout_s": 10,
     });
-    let body = state::to_bytes(&serde_json::json!({ "spec": spec, "on": { "nodes": names } }));
-    match operator.post("/v1/jobs", &body).await? {
-        (200, _) => Ok(()),
-        (status, said) => bail!("jobs were not queued: {status} {}", String::from_utf8_lossy(said)),
+    let mut left = amount;
+    while left > 0 {
+        let some = &names[..left.min(names.len())];
+        let body = state::to_bytes(&serde_json::json!({ "spec": spec, "on": { "nodes": some } }));
+        match operator.post("/v1/jobs", &body).await? {
+            (200, _) => left -= some.len(),
+            (status, said) => bail!("jobs were not queued: {status} {}", String::from_utf8_lossy(said)),
+        }
     }
+    Ok(())
 }
 
 async fn cycle(connection: &mut Connection) -> Result<()> {
