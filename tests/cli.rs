@@ -305,3 +305,15 @@ fn a_refused_init_makes_nothing() {
         assert!(!dir.exists(), "{flags:?}");
     }
 }
+
+/// Somebody at a terminal has stderr there, which changes how logs look.
+#[test]
+fn a_terminal_is_served_as_well_as_a_pipe() {
+    let line = format!("{} completions bash", env!("CARGO_BIN_EXE_holdfast"));
+    #[expect(clippy::disallowed_methods, reason = "a terminal for the binary is what is tested")]
+    let mut command = Command::new("script");
+    let output = command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output().expect("script runs");
+    let shown = out(&output);
+    assert!(output.status.success() && shown.contains("complete -F"), "{shown}");
+    assert!(!shown.contains("ansi"), "{shown}");
+}

@@ -29,7 +29,7 @@ pub(super) enum Command {
     Down,
     /// Leave the fleet and take the mesh down
     Leave {
-        /// Do not ask
+        /// Do not ask, which is done at a terminal alone
         #[arg(long)]
         yes: bool,
     },

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 /// Where the packages' units put the sockets.
 const RUN: &str = "/run/holdfast";
 
-/// Flags of all commands. One that a command has no use for is refused rather than ignored.
+/// Flags of all commands, last in their helps. One that a command has no use for is refused rather than ignored.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Globals {
     /// State directory of the appliance or the node
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", display_order = 900)]
     pub state: Option<PathBuf>,
     /// Unix socket of the running appliance or agent; else $HOLDFAST_SOCKET, else the one in --state, else in /run/holdfast
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", display_order = 901)]
     pub socket: Option<PathBuf>,
     /// How data is shown
-    #[arg(short = 'o', long, global = true, value_enum, value_name = "FORMAT")]
+    #[arg(short = 'o', long, global = true, value_enum, value_name = "FORMAT", display_order = 902)]
     pub output: Option<Format>,
 }
 

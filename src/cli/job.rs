@@ -35,19 +35,22 @@ pub(super) enum Command {
     },
     /// Show a job with what came of it
     Show {
-        /// The job
+        /// The job, as `job ls` lists it
+        #[arg(value_parser = words::job)]
         id: JobId,
     },
     /// Have a job stopped
     Cancel {
-        /// The job
+        /// The job, as `job ls` lists it
+        #[arg(value_parser = words::job)]
         id: JobId,
     },
     /// Have a job that failed tried once more, or one that waits at once
     Retry {
-        /// The job
+        /// The job, as `job ls` lists it
+        #[arg(value_parser = words::job)]
         id: JobId,
-        /// Stay until it is over
+        /// Stay until it is over; the exit code is 1 if it did not succeed
         #[arg(long)]
         watch: bool,
     },
@@ -62,7 +65,7 @@ pub(super) struct Run {
     /// A node, or `all`; may be given several times
     #[arg(long, required = true, value_name = "NODE|all")]
     on: Vec<String>,
-    /// The directory that `build.module` builds from
+    /// build.module: the directory that is built from, at most 64 MiB; its .git stays behind
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
     #[command(flatten)]
@@ -70,13 +73,13 @@ pub(super) struct Run {
     /// Where `--dns` is asked; without it, the node's own resolver
     #[arg(long, value_name = "ADDRESS:PORT", requires = "dns")]
     dns_server: Option<String>,
-    /// The longest that a check may take [default: 10s]
+    /// service.check: the longest that it may take [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = words::duration)]
     timeout: Option<Duration>,
-    /// How often it may be tried
+    /// How often it may be tried [default: 5]
     #[arg(long, value_name = "N")]
     attempts: Option<u32>,
-    /// Stay until all are over
+    /// Stay until all are over; the exit code is 1 if any did not succeed
     #[arg(long)]
     watch: bool,
 }
@@ -105,16 +108,16 @@ enum Kind {
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct ProbeFlags {
-    /// A TCP connection is accepted
+    /// service.check: a TCP connection is accepted
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
-    /// A GET answers with a status below 400
+    /// service.check: a GET of this http:// URL answers with a status below 400
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// A name has an address
+    /// service.check: a name has an address
     #[arg(long, value_name = "NAME")]
     dns: Option<String>,
-    /// A PostgreSQL server answers
+    /// service.check: a PostgreSQL server answers
     #[arg(long, value_name = "HOST:PORT")]
     postgres: Option<String>,
 }
@@ -192,7 +195,7 @@ async fn asked(client: &Client, arguments: Run) -> Result<RunJob, Failure> {
     let dns = dns.map(|name| Probe::Dns { name, server: dns_server });
     let probe = tcp.map(Probe::Tcp).or(http.map(Probe::Http)).or(dns).or(postgres.map(Probe::Postgres));
     if source.is_some() && kind != Kind::BuildModule {
-        return refuse("--source is not understood", "only build.module has one", "leave it out");
+        return refuse("--source is not understood", "only build.module has one", "leave --source out");
     }
     let spec = match (kind, probe) {
         (Kind::ServiceCheck, Some(probe)) => {
@@ -204,12 +207,13 @@ async fn asked(client: &Client, arguments: Run) -> Result<RunJob, Failure> {
             return refuse("service.check is not complete", "it does not say how the service is asked", todo);
         }
         (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw | Kind::BuildModule, Some(_)) => {
-            return refuse("the check is not understood", "only service.check asks a service", "leave it out");
+            let todo = "leave --tcp, --http, --dns or --postgres out";
+            return refuse("a flag is not understood", "only service.check asks a service", todo);
         }
         (Kind::NetworkEnsure | Kind::NetworkCheck | Kind::NetworkWithdraw | Kind::BuildModule, None)
             if timeout.is_some() =>
         {
-            return refuse("--timeout is not understood", "only service.check has one", "leave it out");
+            return refuse("--timeout is not understood", "only service.check has one", "leave --timeout out");
         }
         (Kind::NetworkEnsure, None) => Spec::NetworkEnsure {},
         (Kind::NetworkCheck, None) => Spec::NetworkCheck {},

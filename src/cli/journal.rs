@@ -28,7 +28,7 @@ pub(super) enum Command {
     Verify,
     /// Take the store of a stopped appliance for the newest, after its file `head` was lost
     Accept {
-        /// Do not ask
+        /// Do not ask; needed where there is no terminal
         #[arg(long)]
         yes: bool,
     },

@@ -1,4 +1,4 @@
-//! Logs, on stderr: lines for people on a terminal, JSON elsewhere.
+//! Logs, on stderr: lines for people on a terminal, without colours; JSON elsewhere.
 
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
@@ -12,10 +12,9 @@ pub(super) fn start(default: &str) {
     let filter =
         filter.unwrap_or_else(|| EnvFilter::new(format!("warn,gotatun=off,holdfast={default},state={default}")));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // An error here means that logging was started before.
     let _ = if std::io::stderr().is_terminal() {
-        logs.with_ansi(colours).with_target(false).try_init()
+        logs.with_ansi(false).with_target(false).try_init()
     } else {
         logs.json().flatten_event(true).with_ansi(false).with_current_span(false).with_span_list(false).try_init()
     };

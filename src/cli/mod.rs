@@ -33,9 +33,14 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::process::ExitCode;
 
+/// The exit codes, as [`failure::Exit`] has them.
+const EXITS: &str = "Exit codes: 0 done, 1 refused or failed, 2 not understood, 3 nobody answers, 4 no such thing, 5 held by \
+somebody or something else. Data goes to standard output; an error is three lines on standard error: what, why, and what \
+to do.";
+
 /// A private network for a small fleet: admitted, named, declared and restorable.
 #[derive(Parser)]
-#[command(name = "holdfast", version, disable_help_subcommand = true)]
+#[command(name = "holdfast", version, disable_help_subcommand = true, after_help = EXITS)]
 struct Cli {
     #[command(flatten)]
     globals: Globals,
@@ -57,8 +62,8 @@ enum Command {
     Job(job::Command),
     /// Why a job is where it is
     Explain {
-        /// The job
-        #[arg(value_name = "JOB")]
+        /// The job, as `job ls` lists it
+        #[arg(value_name = "JOB", value_parser = words::job)]
         what: state::model::JobId,
     },
     /// Tokens for machines that are imaged ahead of time

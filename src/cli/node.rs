@@ -54,7 +54,7 @@ pub(super) enum Command {
         /// Its name or signing key
         #[arg(value_name = "NODE|KEY")]
         who: String,
-        /// Do not ask
+        /// Do not ask, which is done at a terminal alone
         #[arg(long)]
         yes: bool,
     },
@@ -64,7 +64,7 @@ pub(super) enum Command {
     Drain {
         /// The node
         name: Name,
-        /// When what it has must have stopped
+        /// How long what it has may go on; without it, to its own end
         #[arg(long, value_name = "TIME", value_parser = words::duration)]
         deadline: Option<Duration>,
     },
@@ -80,7 +80,7 @@ pub(super) enum Command {
         /// The pending signing key
         #[arg(long)]
         key: SigningKey,
-        /// Do not ask
+        /// Do not ask; needed where there is no terminal
         #[arg(long)]
         yes: bool,
     },
@@ -122,7 +122,7 @@ pub(super) struct Remove {
     /// Its key may come back without being admitted again
     #[arg(long)]
     keep_admitted: bool,
-    /// Do not ask
+    /// Do not ask; needed where there is no terminal
     #[arg(long)]
     yes: bool,
 }

@@ -1,7 +1,7 @@
 //! The only printer. Documents go to stdout, everything said about them to stderr.
 
 use super::failure::Failure;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
@@ -61,7 +61,8 @@ fn failure_text(failure: &Failure) -> String {
     )
 }
 
-/// A table on stdout. On a terminal it fits its width; elsewhere nothing is cut or wrapped.
+/// A table on stdout. On a terminal it fits its width, and the first column, which names the row, stays in one piece so
+/// that it can be copied; elsewhere nothing is cut or wrapped.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) {
     write(std::io::stdout().lock(), &table_text(header, rows, terminal_width()));
 }
@@ -73,6 +74,7 @@ pub(super) fn facts(rows: &[(&str, String)]) {
 }
 
 fn table_text(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
+    let first = rows.iter().filter_map(|row| row.first()).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     if !header.is_empty() {
@@ -86,6 +88,11 @@ fn table_text(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> St
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
+    }
+    if let (Some(width), Some(column)) = (width, table.column_mut(0))
+        && first < usize::from(width / 2)
+    {
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
     table.trim_fmt()
 }
@@ -115,5 +122,11 @@ mod tests {
         assert_eq!(wide.lines().next().unwrap().trim_end(), "NAME   KEY");
         let narrow = table_text(&["NAME", "KEY"], rows, Some(60));
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        let id = "01a22ac8-7f63-7c4a-9d16-012581a7ddd4".to_owned();
+        let header = ["JOB", "KIND", "NODE", "STATE", "ATTEMPT", "AGE", "WHY"];
+        let told = ["service.check", "web", "failed", "1/5", "1m", "attempt 1 failed for good"].map(str::to_owned);
+        let jobs = table_text(&header, vec![[&[id.clone()][..], &told].concat()], Some(80));
+        assert!(jobs.contains(&id), "{jobs}");
+        assert!(jobs.lines().all(|line| line.chars().count() <= 80), "{jobs}");
     }
 }

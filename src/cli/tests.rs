@@ -50,6 +50,9 @@ fn what_is_not_understood_is_named_and_is_a_usage_error() {
     assert!(refused("holdfast node admit zz").what.contains("zz"));
     assert!(refused("holdfast node add web --ttl soon").what.contains("soon"));
     assert!(refused("holdfast node add web --endpoint 127.0.0.1:51820").what.contains("127.0.0.1:51820"));
+    let failure = refused("holdfast job show 999");
+    assert_eq!(failure.why, "it is not a job's id; `holdfast job ls` lists them");
+    assert_eq!(refused("holdfast explain 999").why, failure.why);
     assert!(refused("holdfast service publish shop/web --port 0").what.contains('0'));
 }
 

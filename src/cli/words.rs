@@ -2,7 +2,7 @@
 
 use crate::config::seconds;
 use crate::wire::operator::LivenessWord;
-use state::model::Millis;
+use state::model::{JobId, Millis};
 use std::time::Duration;
 
 /// Reads `90s`, `30m`, `1h` or `7d`.
@@ -10,6 +10,11 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = seconds(text).ok_or_else(|| "give a number with s, m, h or d, such as 1h".to_owned())?;
     let life = Some(seconds).filter(|life| (1..=366 * 24 * 3600).contains(life));
     life.map(Duration::from_secs).ok_or_else(|| "give at least 1s and at most a year".to_owned())
+}
+
+/// Reads the id of a job.
+pub(super) fn job(text: &str) -> Result<JobId, String> {
+    text.parse().map_err(|_| "it is not a job's id; `holdfast job ls` lists them".to_owned())
 }
 
 /// A duration by its largest unit: `4m`.

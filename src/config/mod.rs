@@ -81,7 +81,7 @@ pub struct PortSettings {
     #[arg(long = "ports.relay", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<u16>,
-    /// TCP port of the status page on 127.0.0.1
+    /// TCP port of /health, /ready and /metrics on 127.0.0.1
     #[arg(long = "ports.page", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<u16>,

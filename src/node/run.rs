@@ -407,7 +407,10 @@ impl Shell {
         match groups.and_then(|groups| Ok((groups, fence?))) {
             Ok((groups, fence)) => {
                 if !groups.are_tight() {
-                    tracing::warn!("work is ended less surely here: cgroup version 2 cannot be written");
+                    tracing::warn!(
+                        "work is ended less surely here: cgroup version 2 cannot be written; mount it writable at \
+                         /sys/fs/cgroup"
+                    );
                 }
                 self.lanes = Some(Lanes::start(Setting {
                     gateway: self.gateway.clone(),

@@ -62,7 +62,10 @@ impl Snapshot {
         let own = self.own.as_ref();
         let mut problems = self.seen.problems.clone();
         if !self.reachable {
-            problems.push("no appliance answers; names, peers and verdicts are those of the last contact".into());
+            problems.push(
+                "no appliance answers, or it refuses this node, as its log says; what is shown is of the last contact"
+                    .into(),
+            );
         }
         let mut views = Vec::new();
         for other in self.records.iter().filter(|r| Some(r.id) != self.node.node) {
