@@ -148,11 +148,15 @@ async fn queue(operator: &mut Kept<tokio::net::UnixStream>, names: &[String], am
 }
 
 async fn cycle(connection: &mut Connection) -> Result<()> {
-    let header = format!("idempotency-key: {}\r\n", hex::encode(holdfast::entropy::bytes::<16>()));
     let asked = br#"{"lane":"workload","capabilities":{}}"#;
-    let leased: Leased = match connection.ask("POST", "/v1/agent/lease", &header, asked).await? {
-        (200, said) => serde_json::from_slice(said)?,
-        (status, said) => bail!("no job was leased: {status} {}", String::from_utf8_lossy(said)),
+    let leased: Leased = loop {
+        let header = format!("idempotency-key: {}\r\n", hex::encode(holdfast::entropy::bytes::<16>()));
+        match connection.ask("POST", "/v1/agent/lease", &header, asked).await? {
+            (200, said) => break serde_json::from_slice(said)?,
+            // A node that was faster than the others waits for the next round of jobs.
+            (204, _) => tokio::time::sleep(Duration::from_millis(1)).await,
+            (status, said) => bail!("no job was leased: {status} {}", String::from_utf8_lossy(said)),
+        }
     };
     let (job, token, attempt) = (leased.job.id, leased.lease_token, leased.attempt);
     let held = format!(r#"{{"lease_token":"{token}"}}"#);
