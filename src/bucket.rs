@@ -15,28 +15,27 @@ pub fn source(address: IpAddr) -> IpAddr {
 
 /// The buckets of all sources. A full one is the same as none, so only those that spent lately are kept.
 #[derive(Debug)]
-pub struct Buckets {
+pub struct Buckets<S> {
     size: f64,
     per_second: f64,
     sources: usize,
-    left: BTreeMap<IpAddr, (f64, Duration)>,
+    left: BTreeMap<S, (f64, Duration)>,
 }
 
-impl Buckets {
+impl<S: Ord> Buckets<S> {
     /// Full buckets of a size, with what comes back each second, for so many sources.
     pub fn new((size, per_second): (f64, f64), sources: usize) -> Self {
         Self { size, per_second, sources, left: BTreeMap::new() }
     }
 
     /// Whether the source has one left. Takes none. `now` is time since boot.
-    pub fn has(&self, address: IpAddr, now: Duration) -> bool {
-        self.left.get(&source(address)).is_none_or(|spent| self.refilled(*spent, now) >= 1.0)
+    pub fn has(&self, source: &S, now: Duration) -> bool {
+        self.left.get(source).is_none_or(|spent| self.refilled(*spent, now) >= 1.0)
     }
 
     /// Takes one of the source's, if it has one left. While as many sources as are remembered have spent of theirs, others
     /// get none.
-    pub fn take(&mut self, address: IpAddr, now: Duration) -> bool {
-        let source = source(address);
+    pub fn take(&mut self, source: S, now: Duration) -> bool {
         if self.left.len() >= self.sources && !self.left.contains_key(&source) {
             let mut left = std::mem::take(&mut self.left);
             left.retain(|_, spent| self.refilled(*spent, now) < self.size);
@@ -66,9 +65,9 @@ mod tests {
         let mut buckets = Buckets::new((100.0, 50.0), SOURCES);
         let source = |i: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc000_0200 + i));
         let second = Duration::from_secs(1);
-        let taken = |buckets: &mut Buckets, at| (0..1000).filter(|_| buckets.take(source(1), at)).count();
+        let taken = |buckets: &mut Buckets<_>, at| (0..1000).filter(|_| buckets.take(source(1), at)).count();
         assert_eq!(taken(&mut buckets, Duration::ZERO), 100);
-        assert!(!buckets.has(source(1), Duration::ZERO) && buckets.has(source(2), Duration::ZERO));
+        assert!(!buckets.has(&source(1), Duration::ZERO) && buckets.has(&source(2), Duration::ZERO));
         assert!(buckets.take(source(2), Duration::ZERO));
         assert_eq!(taken(&mut buckets, second), 50);
         for i in 0..1000 {

@@ -42,6 +42,11 @@ pub const RESULT: usize = 64 * 1024;
 pub const GATEWAY_BODY: usize = RESULT + 4 * 1024;
 /// How long a result is kept: longer than anybody asks what a check found.
 pub const RESULT_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
+/// New reports of what a node's machine can do: size of its bucket, and how many come back each second. A machine changes a
+/// few times a day, and each report is kept in the journal for good.
+pub const REPORTS: (f64, f64) = (16.0, 0.1);
+/// Nodes whose reports are counted: as many as may make one within ten seconds, where each is new.
+pub const REPORTERS: usize = 16_384;
 /// Lines of a job's log that are kept, the last ones.
 pub const LOG_LINES: usize = 512;
 /// Bytes of a line of a log; longer ones are cut.

@@ -19,8 +19,10 @@ pub mod request;
 pub mod secrets;
 pub mod signature;
 
+use crate::bucket::Buckets;
 use crate::keys::CertificateAuthority;
 use crate::limits;
+use state::model::NodeId;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ pub struct Soft {
     pub leases: leases::Leases,
     /// What running jobs say.
     pub logs: logs::Logs,
+    /// Who may say anew what its machine can do.
+    pub reports: Buckets<NodeId>,
     nonces: nonces::Nonces,
     enrolments: rates::Rates,
     failures: rates::Rates,
@@ -56,6 +60,7 @@ impl Authority {
             pending: pending::Pending::default(),
             leases: leases::Leases::default(),
             logs: logs::Logs::default(),
+            reports: Buckets::new(limits::REPORTS, limits::REPORTERS),
             nonces: nonces::Nonces::default(),
             enrolments: rates::Rates::new(Some(limits::ENROL_TOTAL)),
             failures: rates::Rates::new(None),

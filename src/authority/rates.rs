@@ -1,20 +1,18 @@
 //! How many attempts a source has, and all of them together.
 
-use crate::bucket::Buckets;
+use crate::bucket::{Buckets, source};
 use crate::limits;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Sources remembered at most.
 const SOURCES: usize = 4096;
-/// Whose bucket that of all together is.
-const ALL: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The attempts of every source and, where that is bounded too, of all together.
 #[derive(Debug)]
 pub struct Rates {
-    sources: Buckets,
-    total: Option<Buckets>,
+    sources: Buckets<IpAddr>,
+    total: Option<Buckets<()>>,
 }
 
 impl Rates {
@@ -26,17 +24,17 @@ impl Rates {
         Self { sources: Buckets::new((size, per_second), SOURCES), total }
     }
 
-    /// Whether `source` has an attempt left. Takes none.
-    pub fn has_attempt(&self, source: IpAddr, now: Duration) -> bool {
-        self.sources.has(source, now)
+    /// Whether `address` has an attempt left. Takes none.
+    pub fn has_attempt(&self, address: IpAddr, now: Duration) -> bool {
+        self.sources.has(&source(address), now)
     }
 
-    /// Takes one attempt of `source` and one of the total; false, and none taken, where either has none left.
-    pub fn attempt(&mut self, source: IpAddr, now: Duration) -> bool {
-        if self.total.as_ref().is_some_and(|total| !total.has(ALL, now)) || !self.sources.take(source, now) {
+    /// Takes one attempt of `address` and one of the total; false, and none taken, where either has none left.
+    pub fn attempt(&mut self, address: IpAddr, now: Duration) -> bool {
+        if self.total.as_ref().is_some_and(|total| !total.has(&(), now)) || !self.sources.take(source(address), now) {
             return false;
         }
-        self.total.as_mut().is_none_or(|total| total.take(ALL, now))
+        self.total.as_mut().is_none_or(|total| total.take((), now))
     }
 }
 

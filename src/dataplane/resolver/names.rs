@@ -1,7 +1,7 @@
 //! What a resolver answers from: the published zone with its cache of answers, replaced as one; and who is answered.
 
 use super::answer::{Circumstances, Transport, answer};
-use crate::bucket::Buckets;
+use crate::bucket::{Buckets, source};
 use crate::limits;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Names {
     published: ArcSwap<Published>,
     as_of: AtomicU64,
-    rate: Mutex<Buckets>,
+    rate: Mutex<Buckets<IpAddr>>,
 }
 
 struct Published {
@@ -68,7 +68,7 @@ impl Names {
         let from = from.to_canonical();
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&from));
         let near = from.is_loopback() || within(&published.near);
-        if !near && !self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(from, crate::clock::boot()) {
+        if !near && !self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(source(from), crate::clock::boot()) {
             return None;
         }
         let age = crate::clock::wall().since(Millis(self.as_of.load(Ordering::Relaxed)));

@@ -17,9 +17,9 @@ use crate::wire::jobs::{Completion, Extended, Held, LeaseRequest, Leased, Leased
 use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use sha2::{Digest, Sha256};
-use state::model::{Fingerprint, JobId, Millis, NodeId};
+use state::model::{Fingerprint, JobId, Millis, Name, NodeId};
 use state::store::{RowKey, SideRow};
-use state::subject::jobs::{self, Answered, Ended, Job, Outcome, Phase};
+use state::subject::jobs::{self, Answered, Capability, Ended, Job, Outcome, Phase};
 use state::{Actor, Code, Role, State};
 
 /// The side table of results.
@@ -35,8 +35,15 @@ pub(crate) fn result_row(job: JobId, attempt: Option<u32>) -> RowKey {
 impl Call<'_> {
     /// One job, or nothing.
     pub(super) async fn lease(&self) -> Result<Answer, Refused> {
-        let asked: LeaseRequest = self.body()?;
-        if nothing_for(&self.state(), self.node, &asked, now().wall) {
+        let mut asked: LeaseRequest = self.body()?;
+        let state = self.state();
+        if says_anew(&state, self.node, &asked)
+            && !self.appliance.authority.soft().reports.take(self.node, clock::boot())
+        {
+            // It says so again when it asks again; until then it is taken for what it was.
+            asked.capabilities = known(&state, self.node).map(|(name, held)| (name.to_string(), *held)).collect();
+        }
+        if nothing_for(&state, self.node, &asked, now().wall) {
             return Ok(nothing());
         }
         let secret = entropy::secret();
@@ -192,16 +199,24 @@ fn leased_by<'a>(state: &'a State, node: NodeId, token: &Fingerprint) -> Option<
 /// given without hearing of it, and says nothing new.
 fn nothing_for(state: &State, node: NodeId, asked: &LeaseRequest, now: Millis) -> bool {
     let Some(board) = state.jobs.boards.get(&node) else { return asked.capabilities.is_empty() };
-    let said: Vec<_> = asked.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
-    let known: Vec<_> = board.capabilities.iter().map(|(name, held)| (name.as_str(), *held)).collect();
-    let silent = asked.lane == Some(jobs::Lane::Network) || said == known;
     let can = |id: &JobId| state.jobs.get(id).is_some_and(|job| job.spec.is_for(&board.capabilities));
     let due = |(lane, due, id): &(jobs::Lane, Millis, JobId)| {
         asked.lane.is_none_or(|asked| asked == *lane) && (*due <= now || now < state.at) && can(id)
     };
     let given =
         |id: &JobId| state.jobs.get(id).is_some_and(|job| asked.lane.is_none_or(|asked| asked == job.spec.lane()));
-    silent && !board.leased.iter().any(given) && !board.queued.iter().any(due)
+    !says_anew(state, node, asked) && !board.leased.iter().any(given) && !board.queued.iter().any(due)
+}
+
+/// Whether a question for work changes what is known of what the node's machine can do.
+fn says_anew(state: &State, node: NodeId, asked: &LeaseRequest) -> bool {
+    let said = asked.capabilities.iter().map(|(name, held)| (name.as_str(), *held));
+    asked.lane != Some(jobs::Lane::Network) && !said.eq(known(state, node).map(|(name, held)| (name.as_str(), *held)))
+}
+
+/// What is known of what a node's machine can do.
+fn known(state: &State, node: NodeId) -> impl Iterator<Item = (&Name, &Capability)> {
+    state.jobs.boards.get(&node).into_iter().flat_map(|board| &board.capabilities)
 }
 
 pub(super) fn expired() -> Refused {

@@ -149,6 +149,23 @@ async fn every_answer_to_an_operator_about_jobs_can_be_had_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_changes_its_mind_all_the_time_does_not_fill_the_journal() {
+    let rig = Rig::new().await;
+    let machine = rig.joined("web-1").await;
+    let http = rig.gateway_client(&machine);
+    let before = rig.revision().0;
+    for n in 0..100 {
+        let body = json!({"capabilities": {(if n % 2 == 0 { "build" } else { "cgroup" }): "present"}}).to_string();
+        assert_eq!(rig.ask(&http, LEASE, body.into_bytes()).await.0, 204);
+    }
+    // What the bucket holds, and what comes back meanwhile.
+    let changes = rig.revision().0 - before;
+    assert!((16..=20).contains(&changes), "{changes}");
+    rig.queue("web-1").await;
+    assert_eq!(rig.ask(&http, LEASE, br#"{"capabilities":{"other":"present"}}"#.to_vec()).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_job_is_over_when_its_node_says_so() {
     let rig = Rig::new().await;
     let http = rig.gateway_client(&rig.joined("web-1").await);
