@@ -11,6 +11,28 @@ fn holdfast(arguments: &[&str]) -> Output {
     command.args(arguments).stdin(Stdio::null()).env_remove("HOLDFAST_SOCKET").output().expect("the binary runs")
 }
 
+/// With what it prints going to a file.
+fn printing_to(arguments: &[&str], file: std::fs::File) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "the binary is what is tested")]
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    let child = command.args(arguments).stdin(Stdio::null()).stdout(file).stderr(Stdio::piped()).spawn();
+    child.and_then(std::process::Child::wait_with_output).expect("the binary runs")
+}
+
+#[test]
+fn what_could_not_be_printed_is_no_success_unless_nobody_reads_it() {
+    for arguments in [["completions", "bash"].as_slice(), &["--version"], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        let output = printing_to(arguments, full);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(error(&output)[0].starts_with("error[output]"), "{arguments:?}");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = printing_to(arguments, std::fs::File::from(std::os::fd::OwnedFd::from(writer)));
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
 fn home(name: &str) -> (tempfile::TempDir, PathBuf) {
     let outer = tempfile::tempdir().expect("a temporary directory");
     let dir = outer.path().join(name);

@@ -121,7 +121,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             output::line(error.render().to_string().trim_end());
-            return ExitCode::SUCCESS;
+            return end(Ok(()));
         }
         Err(error) => return end(Err(usage::failure(&error, &arguments))),
     };
@@ -132,7 +132,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn end(result: Result<(), Failure>) -> ExitCode {
-    match result {
+    match result.and_then(|()| output::unwritten()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::failure(&failure);

@@ -1,9 +1,10 @@
 //! The only printer. Documents go to stdout, everything said about them to stderr.
 
-use super::failure::Failure;
+use super::failure::{Exit, Failure};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 /// How data is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -20,34 +21,53 @@ fn tame(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
+/// Why something on stdout was not written, if it was not.
+static UNWRITTEN: OnceLock<String> = OnceLock::new();
+
+/// The failure of a command whose document did not all get out: a full disk, say.
+pub(super) fn unwritten() -> Result<(), Failure> {
+    let Some(why) = UNWRITTEN.get() else { return Ok(()) };
+    let todo = "what it did is done; make room, then ask for it again";
+    Err(Failure::new(Exit::Failed, "output", "the output was not written", why, todo))
+}
+
 /// A reader that went away (`| head`) has what it wanted.
-fn write(mut out: impl Write, text: &str) {
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+fn noted(written: io::Result<()>) {
+    if let Err(error) = written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+    {
+        // The first is the one that tells.
+        let _ = UNWRITTEN.set(error.to_string());
+    }
+}
+
+fn write(mut out: impl Write, text: &str) -> io::Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
 }
 
 /// One line on stdout: the whole document of commands that print a single value.
 pub(super) fn line(text: &str) {
-    write(std::io::stdout().lock(), &tame(text));
+    noted(write(io::stdout().lock(), &tame(text)));
 }
 
 /// A document as JSON on stdout.
 pub(super) fn json<T: Serialize>(document: &T) {
-    write(std::io::stdout().lock(), &String::from_utf8_lossy(&state::to_bytes(document)));
+    noted(write(io::stdout().lock(), &String::from_utf8_lossy(&state::to_bytes(document))));
 }
 
 /// Bytes on stdout as they are: generated files.
 pub(super) fn raw(bytes: &[u8]) {
-    let _ = std::io::stdout().lock().write_all(bytes);
+    let mut out = io::stdout().lock();
+    noted(out.write_all(bytes).and_then(|()| out.flush()));
 }
 
 /// A remark on stderr.
 pub(super) fn note(text: &str) {
-    write(std::io::stderr().lock(), &tame(text));
+    let _ = write(io::stderr().lock(), &tame(text));
 }
 
 /// A failure on stderr: what, why, what to do.
 pub(super) fn failure(failure: &Failure) {
-    write(std::io::stderr().lock(), &failure_text(failure));
+    let _ = write(io::stderr().lock(), &failure_text(failure));
 }
 
 fn failure_text(failure: &Failure) -> String {
@@ -64,13 +84,13 @@ fn failure_text(failure: &Failure) -> String {
 /// A table on stdout. On a terminal it fits its width, and the first column, which names the row, stays in one piece so
 /// that it can be copied; elsewhere nothing is cut or wrapped.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) {
-    write(std::io::stdout().lock(), &table_text(header, rows, terminal_width()));
+    noted(write(io::stdout().lock(), &table_text(header, rows, terminal_width())));
 }
 
 /// Two columns without a header: the facts of one thing.
 pub(super) fn facts(rows: &[(&str, String)]) {
     let rows = rows.iter().map(|(name, value)| vec![format!("{name}:"), value.clone()]).collect();
-    write(std::io::stdout().lock(), &table_text(&[], rows, terminal_width()));
+    noted(write(io::stdout().lock(), &table_text(&[], rows, terminal_width())));
 }
 
 fn table_text(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
