@@ -88,11 +88,16 @@ impl Pending {
         let surplus = (by_age.len() + 1).saturating_sub(RECEIPTS_PER_CALLER);
         for (n, (end, key)) in by_age.into_iter().enumerate() {
             if n < surplus || end.is_some_and(&expired) {
-                self.put.remove(&key);
-                self.erase.insert(key);
+                self.erase(key);
             }
         }
         Ok(())
+    }
+
+    /// Deletes a row.
+    pub(super) fn erase(&mut self, key: RowKey) {
+        self.put.remove(&key);
+        self.erase.insert(key);
     }
 
     /// What is to be made durable.

@@ -126,6 +126,8 @@ impl Writer<'_> {
                 return Ok(());
             }
         };
+        let forgotten = state::subject::jobs::forgotten_rows(&draft.state, &events);
+        forgotten.into_iter().for_each(|row| draft.rows.erase(row));
         let change = (!events.is_empty()).then(|| Change {
             change: Revision(draft.state.revision.0 + 1),
             actor: context.actor.clone(),

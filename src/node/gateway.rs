@@ -23,6 +23,19 @@ use tokio::sync::Notify;
 
 /// Connections kept to one appliance: two lanes and the heartbeat. A node may have eight.
 const KEPT: usize = 3;
+/// The alerts with which a TLS server refuses a client's certificate (RFC 8446, section 6.2), also one it cannot read.
+const REFUSALS: [AlertDescription; 10] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+    AlertDescription::DecodeError,
+    AlertDescription::DecryptError,
+    AlertDescription::CertificateRequired,
+];
 
 /// Where the appliances' gateways are, and how they are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +203,7 @@ impl Gateway {
         if let Some(key) = key {
             request = request.header(HEADER_IDEMPOTENCY, key);
         }
-        let response = request.send().await.map_err(|error| match alert(&error) {
+        let response = request.send().await.map_err(|error| match refusal(&error) {
             Some(alert) => Missed::Uncertified(format!("{alert:?}")),
             None => Missed::Away(format!("{endpoint}: {}", chain(&error))),
         })?;
@@ -225,15 +238,15 @@ fn parse<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T, CallError> 
     read.map_err(|error| CallError::Malformed(format!("the answer to {path} is malformed: {error}")))
 }
 
-/// The alert by which a server ended the connection: a client whose certificate is refused has ended its own side of the
-/// handshake already, and learns it from the first read.
-fn alert(error: &reqwest::Error) -> Option<AlertDescription> {
+/// The alert by which a server refused the certificate: a client has ended its own side of the handshake already then, and
+/// learns it from the first read. Any other alert is a fault of the line.
+fn refusal(error: &reqwest::Error) -> Option<AlertDescription> {
     let mut cause: &dyn std::error::Error = error;
     loop {
         let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| cause.downcast_ref());
         if let Some(rustls::Error::AlertReceived(alert)) = tls {
-            return Some(*alert);
+            return REFUSALS.contains(alert).then_some(*alert);
         }
         cause = cause.source()?;
     }

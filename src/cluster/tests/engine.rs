@@ -6,8 +6,9 @@ use crate::cluster::writer::Writer;
 use crate::cluster::{Home, Place, start};
 use crate::tasks;
 use state::Change;
-use state::model::{SealingKey, WireguardKey};
+use state::model::{JobId, SealingKey, WireguardKey};
 use state::store::{Batch, Body, Entry, EntryId, RowKey, Rows, SideRow, StoreError};
+use state::subject::jobs;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -236,12 +237,12 @@ async fn expired_rows_go_by_an_entry_of_the_log_and_those_put_anew_stay() {
     assert!(engine.stop().await.is_none());
 }
 
-/// A node with a token that ended long ago, which tries to join.
-async fn join_late(handle: &Handle) -> Result<u64, SubmitError> {
+/// A node with this token, which ends then and with which it tries to join.
+async fn join(handle: &Handle, expires: Millis) -> Result<u64, SubmitError> {
     let token = Fingerprint::from_bytes([5; 32]);
     let added = add(1);
     let Command::Enrolment(enrolment::Command::AddNode(mut node)) = added else { panic!("it adds a node") };
-    (node.token, node.expires) = (token, Millis(1));
+    (node.token, node.expires) = (token, expires);
     submit(handle, enrolment::Command::AddNode(node).into()).await.unwrap();
     let join = enrolment::Join {
         token: Some(token),
@@ -252,11 +253,50 @@ async fn join_late(handle: &Handle) -> Result<u64, SubmitError> {
         local_endpoints: vec![],
         agent_version: "0.1.0".into(),
         mesh_token: Fingerprint::from_bytes([2; 32]),
-        certificate: Fingerprint::from_bytes([3; 32]),
+        certificate: CERTIFICATE,
         window: (Millis(0), Millis(u64::MAX)),
         seq: 0,
     };
     submit(handle, enrolment::Command::Join(Box::new(join)).into()).await
+}
+
+const CERTIFICATE: Fingerprint = Fingerprint::from_bytes([3; 32]);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_goes_with_the_job_that_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = at(dir.path()).await;
+    submit(&handle, found()).await.unwrap();
+    join(&handle, Millis(u64::MAX)).await.unwrap();
+    let job = |n: usize| JobId(Uuid::from_u128(n as u128));
+    let (spec, node) = (jobs::Spec::NetworkCheck {}, NodeId(Uuid::from_u128(1)));
+    let wanted = |n| jobs::Wanted { id: job(n), node, spec: spec.clone(), attempts: 1 };
+    let queued = (0..=jobs::FINISHED_PER_NODE).map(wanted).collect();
+    submit(&handle, jobs::Command::Submit { jobs: queued }.into()).await.unwrap();
+    let token = Fingerprint::from_bytes([7; 32]);
+    let lease =
+        jobs::Lease { certificate: CERTIFICATE, lane: Some(jobs::Lane::Network), token, capabilities: [].into() };
+    submit(&handle, jobs::Command::Lease(Box::new(lease)).into()).await.unwrap();
+    let complete = jobs::Complete {
+        certificate: CERTIFICATE,
+        job: job(0),
+        token,
+        attempt: 1,
+        outcome: jobs::Outcome::Succeeded,
+        result: token,
+        stuck: None,
+        live: true,
+    };
+    let rows = vec![SideRow { key: jobs::result_row(job(0), Some(1)), value: vec![1], expires: None }];
+    let complete = jobs::Command::Complete(Box::new(complete));
+    handle.submit(call(complete.into()), |_| Finished { answer: (), rows }).await.unwrap();
+    let kept = async || handle.rows(jobs::result_row(job(0), None)).await.unwrap().unwrap().len();
+    for n in 1..jobs::FINISHED_PER_NODE {
+        submit(&handle, jobs::Command::Cancel { job: job(n) }.into()).await.unwrap();
+    }
+    assert_eq!((handle.state().jobs.finished.len(), kept().await), (jobs::FINISHED_PER_NODE, 1));
+    submit(&handle, jobs::Command::Cancel { job: job(jobs::FINISHED_PER_NODE) }.into()).await.unwrap();
+    assert_eq!((handle.state().jobs.get(&job(0)), kept().await), (None, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -264,7 +304,7 @@ async fn nothing_expires_while_the_clock_is_behind_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let handle = at(dir.path()).await;
     submit(&handle, found()).await.unwrap();
-    let refused = join_late(&handle).await.unwrap_err();
+    let refused = join(&handle, Millis(1)).await.unwrap_err();
     assert!(matches!(refused, SubmitError::Refused(_)), "{refused:?}");
 
     let dir = tempfile::tempdir().unwrap();
@@ -291,5 +331,5 @@ async fn nothing_expires_while_the_clock_is_behind_the_journal() {
     opened.store.append(&[Entry { id, body: Body::Batch(later.seal()), rows: Rows::default() }]).unwrap();
     drop(opened);
     let handle = at(dir.path()).await;
-    join_late(&handle).await.unwrap();
+    join(&handle, Millis(1)).await.unwrap();
 }

@@ -18,19 +18,9 @@ use crate::{clock, entropy, limits};
 use axum::body::Bytes;
 use sha2::{Digest, Sha256};
 use state::model::{Fingerprint, JobId, Millis, Name, NodeId};
-use state::store::{RowKey, SideRow};
+use state::store::SideRow;
 use state::subject::jobs::{self, Answered, Capability, Ended, Job, Outcome, Phase};
 use state::{Actor, Code, Role, State};
-
-/// The side table of results.
-const RESULTS: &str = "results";
-
-/// The row of an attempt's result; without an attempt, where the rows of a job's results begin.
-pub(crate) fn result_row(job: JobId, attempt: Option<u32>) -> RowKey {
-    let mut key = job.0.as_bytes().to_vec();
-    key.extend(attempt.into_iter().flat_map(u32::to_be_bytes));
-    RowKey { table: RESULTS.into(), key }
-}
 
 impl Call<'_> {
     /// One job, or nothing.
@@ -140,7 +130,7 @@ impl Call<'_> {
         });
         let mut change = Change::new(wish, Actor::Node { id: self.node }, Role::Node, None, Bytes::new());
         let life = u64::try_from(limits::RESULT_LIFE.as_millis()).expect("three months in milliseconds");
-        let (key, expires) = (result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));
+        let (key, expires) = (jobs::result_row(id, Some(said.attempt)), Some(clock::wall().plus(life)));
         change.rows.push(SideRow { key, value: bytes, expires });
         let told = self.appliance.change(change, move |state| {
             let ended = state.jobs.get(&id).and_then(|job| job.ended(&answered));

@@ -9,8 +9,6 @@ mod jobs;
 mod source;
 mod verifier;
 
-pub(crate) use jobs::result_row;
-
 use crate::authority::body;
 use crate::authority::gateway::identify;
 use crate::authority::receipt::Answer;

@@ -6,11 +6,13 @@
 mod apply;
 mod binding;
 mod probe;
+mod results;
 mod rules;
 
 pub(crate) use apply::{apply, forget, moved};
 pub use binding::{Binding, CredentialRevision, Level, Network};
 pub use probe::Probe;
+pub use results::{forgotten_rows, result_row};
 pub(crate) use rules::decide;
 pub use rules::held;
 
