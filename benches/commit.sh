@@ -19,7 +19,7 @@ fi
 if serve_postgres; then
   as_postgres psql -h "$work/pg" -p 25432 -X -q -d postgres -c 'create table j(k bigserial primary key, v bytea)'
   echo "insert into j(v) values (decode(repeat('07',256),'hex'));" >"$work/insert.sql"
-  pg_inserts() { for clients in 1 16 64; do pgbench pg "$clients" "$work/insert.sql" | head -1; done; }
+  pg_inserts() { for clients in 1 16 64; do pgbench pg "$clients" "$work/insert.sql"; done; }
 else
   pg_inserts() { :; }
 fi
