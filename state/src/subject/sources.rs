@@ -206,14 +206,8 @@ pub fn leased<'a>(
 ) -> Result<(&'a Job, Source), Refusal> {
     let node = holder(state, certificate, now, trusted)?;
     let node = state.nodes.all.get(&node);
-    let source = node.and_then(|node| provenance(state, node, state.jobs.get(&id)?)).ok_or_else(|| {
-        Refusal::new(
-            Code::NotFound,
-            format!("there is no job {id}"),
-            "no job of that id is known",
-            "stop what belongs to it",
-        )
-    })?;
+    let source =
+        node.and_then(|node| provenance(state, node, state.jobs.get(&id)?)).ok_or_else(|| jobs::not_own(id))?;
     Ok((jobs::held(state, certificate, id, token, now, trusted)?, source))
 }
 

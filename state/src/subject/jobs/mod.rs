@@ -13,8 +13,8 @@ pub(crate) use apply::{apply, forget, moved};
 pub use binding::{Binding, CredentialRevision, Level, Network};
 pub use probe::Probe;
 pub use results::{forgotten_rows, result_row};
-pub(crate) use rules::decide;
 pub use rules::held;
+pub(crate) use rules::{decide, not_own};
 
 use super::sources::Source;
 use crate::Actor;

@@ -345,8 +345,12 @@ fn find_job<'a>(state: &'a State, id: JobId, context: &Context) -> Result<&'a Jo
 
 /// The job, if it is this node's.
 fn own(state: &State, node: NodeId, id: JobId) -> Result<&Job, Refusal> {
-    let job = state.jobs.get(&id).filter(|job| job.node == node);
-    job.ok_or_else(|| not_found(id, "stop what belongs to it"))
+    state.jobs.get(&id).filter(|job| job.node == node).ok_or_else(|| not_own(id))
+}
+
+/// The refusal of a job that is not the node's that asks, whether there is one of that id or not.
+pub(crate) fn not_own(id: JobId) -> Refusal {
+    not_found(id, "stop what belongs to it")
 }
 
 /// Refuses a token that is not that of the present lease, and what nobody wants any more.
